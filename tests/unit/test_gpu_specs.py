@@ -28,7 +28,8 @@ NOT_OURS = {"P100-PCIE-16GB", "P4", "H800-SXM5-80GB", "Arc-Pro-B60"}
 def test_every_gpu_of_the_design_is_known():
     ids = """
         v100_sxm_32gb v100_pcie_32gb t4 a100_sxm_40gb a100_sxm_80gb a100_pcie_40gb a100_pcie_80gb a40 rtx_a6000 rtx_3090
-        rtx_4090 l4 l40s h100_sxm h100_pcie h100_nvl h200_sxm gh200 b200_sxm gb200 b300_sxm gb300 rtx_pro_6000 mi250 mi300x
+        rtx_4090 l4 l40s h100_sxm h100_pcie h100_nvl h200_sxm gh200 b200_sxm gb200 b300_sxm gb300 rtx_pro_6000 mi250
+        mi300x
     """
     assert list(known_gpus()) == sorted(ids.split())
 
