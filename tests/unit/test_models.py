@@ -72,7 +72,7 @@ def test_an_unreadable_config_says_what_is_wrong(tmp_path):
         ModelSpec.from_config({**llama, "num_key_value_heads": 7}, "odd")
     with pytest.raises(UnsupportedModel, match="activation = 'tanh'"):
         ModelSpec.from_config({**llama, "hidden_act": "tanh"}, "odd")
-    with pytest.raises(UnsupportedModel, match="wrong type.*many"):
+    with pytest.raises(UnsupportedModel, match=r"wrong type.*many"):
         ModelSpec.from_config({**llama, "num_hidden_layers": "many"}, "odd")
 
 
