@@ -1,0 +1,90 @@
+"""Foreign traces in, `ImportedTrace` out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cascade_schemas.model import ModelSpec
+
+from services.ingest.assemble import RawTrace, assemble, joined
+from services.ingest.derive import CannotDerive
+from services.ingest.imported import ImportedTrace
+from services.ingest.importers.kineto import read_kineto
+from services.ingest.importers.rejection import TraceRejected
+from services.ingest.importers.sniff import Format, sniff
+from services.ingest.reading import ReadState, read_head
+
+__all__ = ["ImportProgress", "TraceRejected", "import_trace"]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportProgress:
+    """How far an import has come."""
+
+    bytes_read: int  # of the files as stored, all together
+    bytes_total: int
+    event_count: int
+
+
+def import_trace(
+    paths: Sequence[Path],
+    *,
+    model: ModelSpec | None = None,
+    source_gpu: str | None = None,
+    prompts: tuple[int, ...] = (),
+    progress: Callable[[ImportProgress], None] | None = None,
+) -> ImportedTrace:
+    """The files of one job as one trace: one file per rank.
+
+    A file of framework ops without any GPU, as vLLM's CPU back end records it, becomes the kernels that a GPU would
+    run for the same steps: `provenance` is then recorded-on-cpu, durations are -1, and `start_ns` only orders the
+    launches of a step (0, 1, 2 … ns after the step's start on the host).
+    """
+    if not paths:
+        raise TraceRejected("no file was given: name at least one trace file")
+    raws = _read_all(paths, progress)
+    _reject_empty(raws)
+    joints = [joined(raw) for raw in raws]
+    try:
+        return assemble(joints, source_gpu=source_gpu, model=model, prompts=prompts)
+    except CannotDerive as reason:
+        raise TraceRejected(f"no GPU kernels are in the trace and none can be derived: {reason}") from reason
+
+
+def _read_all(paths: Sequence[Path], progress: Callable[[ImportProgress], None] | None) -> list[RawTrace]:
+    total = sum(path.stat().st_size for path in paths)
+    raws: list[RawTrace] = []
+    done_bytes = done_events = 0
+
+    def report(state: ReadState, event_count: int) -> None:
+        if progress:
+            progress(ImportProgress(done_bytes + state.file_bytes_read, total, done_events + event_count))
+
+    for path in paths:
+        match sniff(read_head(path)):
+            case Format.KINETO:
+                raws.append(read_kineto(path, report))
+        done_bytes += path.stat().st_size
+        done_events += raws[-1].quality.event_count
+    return raws
+
+
+def _reject_empty(raws: Sequence[RawTrace]) -> None:
+    """No kernels although there are launches: the profiler lost them. Neither kernels nor ops: nothing to simulate."""
+    if any(raw.gpu.is_kernel.any() for raw in raws):
+        return
+    launches = sum(raw.launch_call_count() for raw in raws)
+    if launches:
+        raise TraceRejected(
+            f"{launches} kernel launches are in the trace but not one kernel: the profiler lost its GPU records "
+            "(a session before graph capture, a full buffer, a second profiler); record again in a fresh process"
+        )
+    if any(len(raw.gpu.start_ns) for raw in raws):
+        return
+    if not any(len(raw.op_rows.start_ns) for raw in raws):
+        raise TraceRejected(
+            f"none of the {sum(raw.quality.event_count for raw in raws)} events is GPU work or a framework op: "
+            "record with torch.profiler activities CPU and CUDA while the model runs"
+        )

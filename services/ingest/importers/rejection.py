@@ -1,0 +1,7 @@
+"""Why a file cannot be imported."""
+
+from __future__ import annotations
+
+
+class TraceRejected(ValueError):  # noqa: N818 - said to a user
+    """A file Cascade cannot use: one sentence that names what is wrong and the way out."""

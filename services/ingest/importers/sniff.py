@@ -1,0 +1,41 @@
+"""Which importer a file needs, told by its first bytes, never by its name."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from services.ingest.importers.rejection import TraceRejected
+
+
+class Format(StrEnum):
+    """The formats Cascade imports."""
+
+    KINETO = "kineto"
+    NSYS_SQLITE = "nsys-sqlite"
+    NSYS_GPU_TRACE = "nsys-gpu-trace-csv"
+    NSYS_KERNEL_SUM = "nsys-kernel-sum-csv"
+    NCU = "ncu-csv"
+
+
+_ACCEPTED = (
+    "Cascade reads Kineto JSON of torch.profiler, Nsight Systems SQLite (`nsys export --type sqlite`), "
+    "`nsys stats` CSV (cuda_gpu_trace, cuda_gpu_kern_sum) and `ncu --csv`"
+)
+
+
+def sniff(head: bytes) -> Format:
+    """The format of a file by its first (unpacked) bytes."""
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n\0")
+    if not text:
+        raise TraceRejected("the file is empty: record again and wait until the profiler has written it")
+    if head.startswith(b"SQLite format 3\0"):
+        return Format.NSYS_SQLITE
+    if text[:1] in b"{[":
+        return Format.KINETO
+    if head.startswith(b"PK\x03\x04"):
+        raise TraceRejected(f"the file is a zip archive: unpack it first; {_ACCEPTED}")
+    raise TraceRejected(f"the file begins with {_shown(head)}, which is no trace format known here: {_ACCEPTED}")
+
+
+def _shown(head: bytes) -> str:
+    return repr(head[:16].decode("ascii", "replace"))
