@@ -178,12 +178,7 @@ def joined(raw: RawTrace) -> Joined:
     order = np.argsort(gpu.start_ns, kind="stable")
     gpu = gpu.take(order)
     call = _first_match(raw.calls.correlation, gpu.correlation)
-    op_of_call = innermost(raw.op_rows.start_ns, raw.op_rows.end_ns, raw.op_rows.thread,
-                           raw.calls.start_ns, raw.calls.thread)  # fmt: skip
-    # Where containment finds nothing, the profiler's own link may: older files put the correlation id there, though.
-    linked = _first_match(raw.op_rows.external, raw.calls.external, missing=-1)
-    linked[raw.calls.external == raw.calls.correlation] = -1
-    op_row_of_call = np.where(op_of_call >= 0, op_of_call, linked)
+    op_row_of_call = ops_of_calls(raw)
     rows = np.where(call >= 0, _at(op_row_of_call, call), -1)
     is_graph_api = np.array(["GraphLaunch" in api for api in raw.apis], dtype=bool)
     launched_by_graph = (call >= 0) & _at(_at(is_graph_api, raw.calls.api), call, fill=False)
@@ -203,6 +198,16 @@ def joined(raw: RawTrace) -> Joined:
         zeros.astype(bool),
         zeros,
     )
+
+
+def ops_of_calls(raw: RawTrace) -> Ints:
+    """Per host call, the row of the innermost op around it; -1 where there is none."""
+    ops, calls = raw.op_rows, raw.calls
+    around = innermost(ops.start_ns, ops.end_ns, ops.thread, calls.start_ns, calls.thread)
+    # Where containment finds nothing, the profiler's own link may; older files put the correlation id there, though.
+    linked = _first_match(ops.external, calls.external, missing=-1)
+    linked[calls.external == calls.correlation] = -1
+    return np.where(around >= 0, around, linked)
 
 
 def innermost(starts: Ints, ends: Ints, threads: Ints, times: Ints, time_threads: Ints) -> Ints:

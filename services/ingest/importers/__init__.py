@@ -10,6 +10,7 @@ from cascade_schemas.model import ModelSpec
 
 from services.ingest.assemble import RawTrace, assemble, joined
 from services.ingest.derive import CannotDerive
+from services.ingest.graphs import captures, is_capture, join_captures
 from services.ingest.imported import ImportedTrace
 from services.ingest.importers.kineto import read_kineto
 from services.ingest.importers.rejection import TraceRejected
@@ -36,7 +37,7 @@ def import_trace(
     prompts: tuple[int, ...] = (),
     progress: Callable[[ImportProgress], None] | None = None,
 ) -> ImportedTrace:
-    """The files of one job as one trace: one file per rank.
+    """The files of one job as one trace: one per rank, and the traces of their graph captures if there are any.
 
     A file of framework ops without any GPU, as vLLM's CPU back end records it, becomes the kernels that a GPU would
     run for the same steps: `provenance` is then recorded-on-cpu, durations are -1, and `start_ns` only orders the
@@ -46,7 +47,17 @@ def import_trace(
         raise TraceRejected("no file was given: name at least one trace file")
     raws = _read_all(paths, progress)
     _reject_empty(raws)
-    joints = [joined(raw) for raw in raws]
+    capturing = [raw for raw in raws if is_capture(raw)]
+    serving = [raw for raw in raws if not is_capture(raw)]
+    if not serving:
+        serving, capturing = capturing, []
+        serving[0].quality.notes.append(
+            "This is the trace of a graph capture: import it together with the trace of the replay it belongs to."
+        )
+    joints = [joined(raw) for raw in serving]
+    for joint in joints:
+        of_rank = [raw for raw in capturing if len(serving) == 1 or raw.rank in (joint.raw.rank, None)]
+        join_captures(joint, [capture for raw in of_rank for capture in captures(raw)])
     try:
         return assemble(joints, source_gpu=source_gpu, model=model, prompts=prompts)
     except CannotDerive as reason:

@@ -79,7 +79,7 @@ _KINDS = {
 
 # Runtime calls that never put work on the GPU: most of the calls of a busy host (25,773 cudaEventQuery in one file).
 _IDLE_CALL = re.compile(
-    rb"(?:cuda|hip|cu)(?:Event|Get|Set|Peek|Device|Func|Pointer|Occupancy|Driver|Ctx|Module(?!Launch)|Stream(?!\w*Capture)"
+    rb"(?:cuda|hip|cu)(?:Event|Get|Set|Peek|Device|Func|Pointer|Occupancy|Driver|Ctx|Module(?!Launch)|Stream(?!BeginCapture|EndCapture)"
     rb"|Malloc|Free|Host|ThreadExchange)"
 )
 # Ops that only look at a tensor in another way; what they call to move data is an op of its own.
@@ -396,8 +396,8 @@ class _Events:
         if kernel is not None:  # ROCm puts the launch configuration on the call
             launched = _kernel_config(kernel, args)
             config = self.configs.setdefault(launched, len(self.configs))
-        elif "size" in args:
-            moved = LaunchConfig(name, moved_bytes=_integer(args["size"]))
+        elif "src" in args:
+            moved = LaunchConfig(name, moved_bytes=_integer(args.get("size", args.get("bytes"))))
             config = self.configs.setdefault(moved, len(self.configs))
         thread = (event.get("pid"), event["tid"])
         number = self.threads.setdefault(thread, len(self.threads))
