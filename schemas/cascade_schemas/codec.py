@@ -1,0 +1,91 @@
+"""Events to records and back. A record is what a log stores: topic, key, headers and a value of bytes.
+
+A control event's value is its JSON. A columnar event's value is one Arrow IPC stream whose schema metadata carries the
+rest of the event as JSON under `event`: a record is whole by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pyarrow as pa
+from pydantic import ValidationError
+
+from cascade_schemas.events import EVENT_TYPES, AnyEvent, ColumnarEvent, KernelSimulationRequested
+
+SCHEMA_VERSION = 1
+_EVENT = b"event"
+
+
+class MalformedEvent(ValueError):
+    """The record's value is not what its headers say; the message names what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One entry of a log, before or after it has a place there."""
+
+    topic: str
+    key: str
+    headers: dict[str, str]  # type, schema_version; columnar: count, first_seq where the event has one
+    value: bytes = field(repr=False)
+
+
+def topic_of(event: AnyEvent) -> str:
+    """Work has one topic per simulator; everything else says its own."""
+    return f"work.{event.simulator}" if isinstance(event, KernelSimulationRequested) else event.topic
+
+
+def encode(event: AnyEvent, *, is_compressed: bool = False) -> Record:
+    """`is_compressed`: lz4 for the wire; on disk rows stay uncompressed so that readers can share their pages."""
+    headers = {"type": event.type, "schema_version": str(SCHEMA_VERSION)}
+    if isinstance(event, ColumnarEvent):
+        headers["count"] = str(event.rows.num_rows)
+        if (first_seq := getattr(event, "first_seq", None)) is not None:
+            headers["first_seq"] = str(first_seq)
+        value = _arrow_stream(event, compression="lz4" if is_compressed else None)
+    else:
+        value = event.model_dump_json().encode()
+    return Record(topic_of(event), event.key, headers, value)
+
+
+def decode(headers: dict[str, str], value: bytes) -> AnyEvent | None:
+    """The event, or None for a type this version does not know. Raises MalformedEvent."""
+    event_type = EVENT_TYPES.get(headers.get("type", ""))
+    if event_type is None:
+        return None
+    try:
+        if issubclass(event_type, ColumnarEvent):
+            return cast("AnyEvent", _of_arrow_stream(event_type, value))
+        return cast("AnyEvent", event_type.model_validate_json(value, extra="ignore"))
+    except (ValidationError, ValueError, KeyError, pa.ArrowInvalid, OSError) as error:
+        reason = str(error).splitlines()[0] if not isinstance(error, ValidationError) else _first_error(error)
+        raise MalformedEvent(f"{event_type.__name__}: {reason}") from error
+
+
+def _arrow_stream(event: ColumnarEvent, compression: str | None) -> bytes:
+    batch: pa.RecordBatch = event.rows.replace_schema_metadata({_EVENT: event.model_dump_json()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_batch(batch)
+    return cast("bytes", sink.getvalue().to_pybytes())
+
+
+def _of_arrow_stream(event_type: type[ColumnarEvent], value: bytes) -> ColumnarEvent:
+    with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
+        metadata = reader.schema.metadata or {}
+        if _EVENT not in metadata:
+            raise ValueError("the Arrow stream's metadata has no `event`")
+        fields: dict[str, Any] = json.loads(metadata[_EVENT])
+        table = reader.read_all().combine_chunks()
+    empty = pa.RecordBatch.from_pylist([], schema=table.schema)
+    rows = table.to_batches()[0] if table.num_rows else empty
+    rows.validate(full=True)
+    return event_type.model_validate({**fields, "rows": rows}, extra="ignore")
+
+
+def _first_error(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc']) or 'value'}: {first['msg']}"

@@ -1,0 +1,203 @@
+"""From kernel times to step times: stream sums, overlap as traced, launch gaps, host time, and their interval.
+
+Durations are integer ns, so sums over launches are exact in float64 (below 2^53 ns, 104 days) whatever their order;
+that is what makes two machines, and a replay, agree on every stored number.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.aggregator.run_state import TraceColumns
+
+Z90 = 1.2815515655446004  # standard normal quantile of 0.9
+
+HOST_NOT_MEASURED = "host_not_measured"
+HOST_ISSUE_ASSUMED = "host_issue_assumed_in_p90"
+MISSING_RANKS_EQUAL = "missing_ranks_assumed_equal"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchGaps:
+    """Default gaps between launches and the host's cost of a launch, where no unprofiled baseline says better."""
+
+    eager_gap_ns: int
+    graph_gap_ns: int
+    host_issue_ns: int  # host time per eager launch; only ever widens p90
+
+
+@cache
+def default_gaps() -> LaunchGaps:
+    table = tomllib.loads((files("services.aggregator") / "launch_gaps.toml").read_text())
+    return LaunchGaps(**{name: row["ns"] for name, row in table.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class StepLayout:
+    """How a trace's launches fall into steps; computed once per trace, used for every config.
+
+    A row is a (step, rank). `counts[row, task]` is how many launches of a task it has.
+    """
+
+    row_step: NDArray[np.int64]
+    row_rank: NDArray[np.int64]
+    counts: NDArray[np.float64]  # (rows, tasks)
+    overlap: NDArray[np.float64]  # (rows,): GPU busy time ÷ sum of durations as traced; 1 where not measured
+    gap_ns: NDArray[np.int64]  # (rows,): all gaps between launches, without host time
+    eager_count: NDArray[np.int64]  # (rows,): launches issued one by one
+    traced_gap_ns: NDArray[np.int64]  # (rows,): gaps on the GPU as traced, profiler's share included; -1 unknown
+    measured_gpu_ns: NDArray[np.int64]  # (rows,): busy time as traced; -1 not measured
+    launch_count: NDArray[np.int64]
+
+
+def step_layout(trace: TraceColumns, gaps: LaunchGaps) -> StepLayout:
+    """Launches outside every step belong to none and are left out."""
+    inside = np.flatnonzero(trace.step >= 0)
+    task_count = len(trace.task_ids)
+    keys = trace.step[inside] * (int(trace.rank.max(initial=0)) + 1) + trace.rank[inside]
+    row_keys, row = np.unique(keys, return_inverse=True)
+    row_count = len(row_keys)
+    ranks = int(trace.rank.max(initial=0)) + 1
+    counts = np.bincount(row * task_count + trace.task[inside], minlength=row_count * task_count)
+    graph = trace.graph[inside] >= 0
+    graph_gap = np.bincount(row, weights=graph, minlength=row_count).astype(np.int64) * gaps.graph_gap_ns
+    eager_count = np.bincount(row, weights=~graph, minlength=row_count).astype(np.int64)
+    busy = np.full(row_count, -1, dtype=np.int64)
+    span = np.full(row_count, -1, dtype=np.int64)
+    overlap = np.ones(row_count)
+    if trace.is_measured:
+        for index in range(row_count):
+            chosen = inside[row == index] if row_count < 64 else inside[_rows_of(row, index)]
+            busy[index], span[index], total = _busy_span_sum(trace.start_ns[chosen], trace.duration_ns[chosen])
+            overlap[index] = busy[index] / total if total else 1.0
+    return StepLayout(
+        row_step=row_keys // ranks,
+        row_rank=row_keys % ranks,
+        counts=counts.reshape(row_count, task_count).astype(np.float64),
+        overlap=overlap,
+        gap_ns=graph_gap + eager_count * gaps.eager_gap_ns,
+        eager_count=eager_count,
+        traced_gap_ns=np.where(busy >= 0, span - busy, -1),
+        measured_gpu_ns=busy,
+        launch_count=np.bincount(row, minlength=row_count).astype(np.int64),
+    )
+
+
+def _rows_of(row: NDArray[np.intp], index: int) -> NDArray[np.intp]:
+    return np.flatnonzero(row == index)
+
+
+def _busy_span_sum(start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]) -> tuple[int, int, int]:
+    """Union of intervals, first start to last end, and sum of durations."""
+    order = np.argsort(start_ns, kind="stable")
+    start, length = start_ns[order], np.maximum(duration_ns[order], 0)
+    end = start + length
+    reached = np.maximum.accumulate(end)
+    covered_until = np.concatenate(([start[0]], reached[:-1]))
+    busy = int(np.maximum(end - np.maximum(start, covered_until), 0).sum())
+    return busy, int(reached[-1] - start[0]), int(length.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Predicted times of every step of a trace; shape (steps,)."""
+
+    step: NDArray[np.int64]
+    gpu_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+    p10_ns: NDArray[np.int64]
+    p90_ns: NDArray[np.int64]
+    measured_gpu_ns: NDArray[np.int64]  # -1 not measured
+    coverage: NDArray[np.float64]
+    launch_count: NDArray[np.int64]
+
+
+def step_times(
+    layout: StepLayout,
+    duration_ns: NDArray[np.int64],
+    sigma: NDArray[np.float64],
+    family: NDArray[np.object_],
+    weight_ns: NDArray[np.int64],
+    gaps: LaunchGaps,
+) -> StepTimes:
+    """Times of all steps on one config.
+
+    duration_ns, sigma, family: per task, failures already filled in by extrapolation or -1 (then left out).
+    weight_ns: per task, what a launch counts for coverage: its measured time, or 1 where nothing was measured.
+
+    Errors of kernels of one family are taken as fully correlated, of different families as independent (SIMULATION
+    3.6): the step's sigma is the root of the sum over families of (Σ t·sigma)², divided by the step's time.
+    """
+    known = duration_ns >= 0
+    times = np.where(known, duration_ns, 0).astype(np.float64)
+    total = layout.counts @ times
+    # Rounded to whole ns so that these sums, too, are exact and the same everywhere.
+    spread = np.rint(times * sigma)
+    variance = np.zeros(len(total))
+    for name in sorted(set(family)):
+        members = family == name
+        variance += (layout.counts[:, members] @ spread[members]) ** 2
+    step_sigma = np.sqrt(variance) / np.maximum(total, 1.0)
+    gpu = np.rint(total * layout.overlap)
+    value = gpu + layout.gap_ns
+    low = gpu * np.exp(-Z90 * step_sigma)  # GPU busy time alone: no gap is certain
+    high = gpu * np.exp(Z90 * step_sigma) + layout.gap_ns
+    with_host_gaps = gpu + np.where(layout.traced_gap_ns >= 0, layout.traced_gap_ns // 2, 0)
+    issued_by_host = np.where(layout.traced_gap_ns < 0, layout.eager_count * gaps.host_issue_ns, 0)
+    high = np.maximum.reduce([high, with_host_gaps, issued_by_host.astype(np.float64), value])
+    weight_all = layout.counts @ weight_ns.astype(np.float64)
+    weight_known = layout.counts @ np.where(known, weight_ns, 0).astype(np.float64)
+    coverage = np.divide(weight_known, weight_all, out=np.zeros_like(weight_all), where=weight_all > 0)
+    return _slowest_rank(
+        layout,
+        StepTimes(
+            step=layout.row_step,
+            gpu_ns=gpu.astype(np.int64),
+            duration_ns=value.astype(np.int64),
+            p10_ns=np.rint(low).astype(np.int64),
+            p90_ns=np.rint(high).astype(np.int64),
+            measured_gpu_ns=layout.measured_gpu_ns,
+            coverage=coverage,
+            launch_count=layout.launch_count,
+        ),
+    )
+
+
+def _slowest_rank(layout: StepLayout, rows: StepTimes) -> StepTimes:
+    """A step ends when its last rank does; collectives have aligned the ranks' ends already."""
+    order = np.lexsort((layout.row_rank, -rows.duration_ns, layout.row_step))
+    steps = layout.row_step[order]
+    first = np.flatnonzero(np.concatenate(([True], steps[1:] != steps[:-1]))) if len(order) else order
+    slowest = order[first]
+    return StepTimes(*(getattr(rows, name)[slowest] for name in StepTimes.__dataclass_fields__))
+
+
+def median_per_task(trace: TraceColumns, is_collective: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Median measured time per task, -1 where none; of a collective the fastest rank's, since others waited for peers."""
+    measured = np.flatnonzero(trace.duration_ns >= 0)
+    medians = np.full(len(trace.task_ids), -1, dtype=np.int64)
+    order = measured[np.lexsort((trace.duration_ns[measured], trace.rank[measured], trace.task[measured]))]
+    group = np.stack((trace.task[order], trace.rank[order]))
+    if not group.size:
+        return medians
+    starts = np.flatnonzero(np.concatenate(([True], (group[:, 1:] != group[:, :-1]).any(axis=0))))
+    sizes = np.diff(np.concatenate((starts, [len(order)])))
+    values = trace.duration_ns[order]
+    middle = (values[starts + (sizes - 1) // 2] + values[starts + sizes // 2]) // 2
+    tasks = group[0, starts]
+    for task in np.unique(tasks):
+        of_ranks = middle[tasks == task]
+        medians[task] = of_ranks.min() if is_collective[task] else int(np.median(of_ranks))
+    return medians
+
+
+def interval(value_ns: float, sigma: float) -> tuple[int, int]:
+    """p10 and p90 of a log-normal around its median."""
+    return round(value_ns * math.exp(-Z90 * sigma)), round(value_ns * math.exp(Z90 * sigma))

@@ -1,0 +1,283 @@
+"""One config's answer: corrected kernel times, steps, TTFT and TPOT, accuracy. Pure: a whole trace and results in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from cascade_schemas.batches import KERNEL_PREDICTIONS, STEP_PREDICTIONS
+from cascade_schemas.events import (
+    AccuracyMeasured,
+    AnyEvent,
+    Estimate,
+    KernelsPredicted,
+    RequestPredicted,
+    StepsPredicted,
+)
+from cascade_schemas.gpu import GpuSpec
+from numpy.typing import NDArray
+
+from services.aggregator import compose, ttft
+from services.aggregator.accuracy import Accuracy, accuracy
+from services.aggregator.extrapolation import filled
+from services.aggregator.run_state import ConfigState, ResultColumns, TraceState, result_columns, trace_columns
+from services.kernels.correction import alpha, corrected
+from services.kernels.work import Family
+
+_SAME_KERNEL_SIGMA = 0.03  # repeatability of one kernel on one GPU: 2 to 7 % over public traces (SIMULATION 3.6)
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePrediction:
+    """Forward predictions for the GPU the trace was measured on, and the medians they are compared with."""
+
+    gpu: GpuSpec
+    forward_ns: NDArray[np.int64]
+    measured_ns: NDArray[np.int64]  # per task; -1 none
+
+
+def source_prediction(config: ConfigState, predictor: TracePredictor) -> SourcePrediction:
+    results = result_columns(config, predictor.columns.task_ids)
+    return SourcePrediction(config.config.gpu, results.duration_ns, predictor.measured(results.family))
+
+
+def failed_count(config: ConfigState) -> int:
+    return sum(rows.column("duration_ns").null_count for rows in config.results)
+
+
+class TracePredictor:
+    """What is the same for every config of a trace, worked out once."""
+
+    def __init__(self, trace: TraceState) -> None:
+        assert trace.is_whole
+        assert trace.started is not None
+        self.trace = trace
+        self.started = trace.started
+        self.columns = trace_columns(trace)
+        self._gaps = compose.default_gaps()
+        self._layout = compose.step_layout(self.columns, self._gaps)
+        self.launch_count = np.bincount(self.columns.task, minlength=len(self.columns.task_ids)).astype(np.int64)
+        self._measured: NDArray[np.int64] | None = None
+        first_rank = min((rank for rank, _ in trace.steps), default=0)
+        self._steps = [step for (rank, _), step in sorted(trace.steps.items()) if rank == first_rank]
+        self._span = ttft.measured_request(self._steps, self.started.prompts)
+
+    def measured(self, family: NDArray[np.object_]) -> NDArray[np.int64]:
+        """Median measured time per task; families say which tasks are collectives."""
+        if self._measured is None:
+            self._measured = compose.median_per_task(self.columns, family == Family.COLLECTIVE.value)
+        return self._measured
+
+    def predict(self, run_id: str, config: ConfigState, source: SourcePrediction | None) -> Iterator[AnyEvent]:
+        config_id = config.config.config_id
+        results = result_columns(config, self.columns.task_ids)
+        infeasible = self._infeasible(config.config.gpu)
+        if infeasible:
+            yield RequestPredicted(
+                run_id=run_id,
+                config_id=config_id,
+                request=self._span.request,
+                prompt_tokens=self._span.prompt_tokens,
+                ttft=None,
+                ttft_reason="infeasible",
+                tpot=None,
+                tpot_reason="infeasible",
+                infeasible=infeasible,
+            )
+            yield AccuracyMeasured(
+                run_id=run_id, config_id=config_id, kernel_count=0, coverage_ppm=0, reason="infeasible"
+            )
+            return
+        measured_ns = self.measured(results.family)
+        final_ns, sigma = self._corrected(results, config.config.gpu, source)
+        yield KernelsPredicted(
+            run_id=run_id, config_id=config_id, rows=self._kernel_rows(results, final_ns, sigma, measured_ns, config, source)
+        )
+        times = compose.step_times(
+            self._layout,
+            filled(final_ns, measured_ns, results.family),
+            sigma,
+            results.family,
+            np.where(measured_ns > 0, measured_ns, 1) if (measured_ns > 0).any() else np.ones_like(measured_ns),
+            self._gaps,
+        )
+        yield StepsPredicted(
+            run_id=run_id, config_id=config_id, rows=self._step_rows(times), assumptions=self._assumptions()
+        )
+        yield self._request(run_id, config_id, times)
+        yield self._accuracy(run_id, config, results, measured_ns, final_ns, source)
+
+    def _corrected(
+        self, results: ResultColumns, gpu: GpuSpec, source: SourcePrediction | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Final durations (-1 failed) and their sigma. Without a measured source the forward prediction is final."""
+        if source is None:
+            return results.duration_ns, results.sigma
+        is_source = gpu.config_id == source.gpu.config_id
+        weights = {name: alpha(source.gpu, gpu, name) for name in sorted(set(results.family))}
+        family_alpha = np.array([1.0 if is_source else weights[name] for name in results.family])
+        usable = (results.duration_ns >= 0) & (source.forward_ns > 0) & (source.measured_ns > 0)
+        final = results.duration_ns.copy()
+        final[usable] = np.rint(
+            corrected(
+                results.duration_ns[usable].astype(np.float64),
+                source.forward_ns[usable].astype(np.float64),
+                source.measured_ns[usable].astype(np.float64),
+                family_alpha[usable],
+            )
+        ).astype(np.int64)
+        sigma = results.sigma
+        if is_source:
+            final[usable] = source.measured_ns[usable]
+            sigma = np.where(usable, _SAME_KERNEL_SIGMA, sigma)
+        return final, sigma
+
+    def _kernel_rows(
+        self,
+        results: ResultColumns,
+        final_ns: NDArray[np.int64],
+        sigma: NDArray[np.float64],
+        measured_ns: NDArray[np.int64],
+        config: ConfigState,
+        source: SourcePrediction | None,
+    ) -> pa.RecordBatch:
+        ok = final_ns >= 0
+        spread = compose.Z90 * sigma
+        low, high = np.rint(final_ns * np.exp(-spread)), np.rint(final_ns * np.exp(spread))
+        factor = np.divide(final_ns * 1e6, results.duration_ns, out=np.zeros(len(ok)), where=results.duration_ns > 0)
+        is_source = source is not None and config.config.config_id == source.gpu.config_id
+        compared = (results.duration_ns >= 0) & (measured_ns > 0) & is_source
+        error = np.divide(
+            (results.duration_ns - measured_ns) * 1e6, measured_ns, out=np.zeros(len(ok)), where=measured_ns > 0
+        )
+
+        def column(values: NDArray[np.float64] | NDArray[np.int64], present: NDArray[np.bool_]) -> pa.Array:
+            return pa.array(np.rint(values).astype(np.int64), type=pa.int64(), mask=~present)
+
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(self.columns.task_ids, type=pa.string()),
+                pa.array(self.launch_count, type=pa.int64()),
+                column(final_ns, ok),
+                column(low, ok),
+                column(high, ok),
+                column(factor, ok & (source is not None)),
+                column(measured_ns, measured_ns >= 0),
+                column(error, compared),
+            ],
+            schema=KERNEL_PREDICTIONS,
+        )
+
+    def _step_rows(self, times: compose.StepTimes) -> pa.RecordBatch:
+        phase = {step.step: step.phase for step in self._steps}
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(times.step, type=pa.int32()),
+                pa.array([phase.get(step, "unknown") for step in times.step.tolist()]).dictionary_encode(),
+                pa.array(times.gpu_ns, type=pa.int64()),
+                pa.array(times.duration_ns, type=pa.int64()),
+                pa.array(times.p10_ns, type=pa.int64()),
+                pa.array(times.p90_ns, type=pa.int64()),
+                pa.array(times.measured_gpu_ns, type=pa.int64(), mask=times.measured_gpu_ns < 0),
+                pa.array(np.rint(times.coverage * 1e6).astype(np.int64), type=pa.int64()),
+                pa.array(times.launch_count, type=pa.int64()),
+            ],
+            schema=STEP_PREDICTIONS,
+        )
+
+    def _request(self, run_id: str, config_id: str, times: compose.StepTimes) -> RequestPredicted:
+        estimates = {
+            step: Estimate(value_ns=value, p10_ns=low, p90_ns=high)
+            for step, value, low, high in zip(
+                times.step.tolist(),
+                times.duration_ns.tolist(),
+                times.p10_ns.tolist(),
+                times.p90_ns.tolist(),
+                strict=True,
+            )
+        }
+        first_token = ttft.total(self._span.prefill_steps, estimates)
+        per_token = ttft.mean(self._span.generating_steps, estimates)
+        no_launch = "a step of it has no launches in the trace"
+        return RequestPredicted(
+            run_id=run_id,
+            config_id=config_id,
+            request=self._span.request,
+            prompt_tokens=self._span.prompt_tokens,
+            ttft=first_token,
+            ttft_reason="" if first_token else self._span.ttft_reason or no_launch,
+            tpot=per_token,
+            tpot_reason="" if per_token else self._span.tpot_reason or no_launch,
+        )
+
+    def _accuracy(
+        self,
+        run_id: str,
+        config: ConfigState,
+        results: ResultColumns,
+        measured_ns: NDArray[np.int64],
+        final_ns: NDArray[np.int64],
+        source: SourcePrediction | None,
+    ) -> AccuracyMeasured:
+        weight = np.where(measured_ns > 0, measured_ns, 0) if (measured_ns > 0).any() else np.ones_like(measured_ns)
+        weight = weight * self.launch_count
+        covered, whole = int(weight[final_ns >= 0].sum()), int(weight.sum())
+        coverage_ppm = round(covered / whole * 1e6) if whole else 0
+        is_source = source is not None and config.config.config_id == source.gpu.config_id
+        compared: Accuracy | None = None
+        roofline: Accuracy | None = None
+        if is_source:
+            compared = accuracy(results.duration_ns, measured_ns, self.launch_count)
+            roofline = accuracy(results.roofline_ns, measured_ns, self.launch_count)
+        if compared is None:
+            reason = "no GPU time in the trace" if not self.columns.is_measured else "not measured on this GPU"
+            return AccuracyMeasured(
+                run_id=run_id,
+                config_id=config.config.config_id,
+                kernel_count=0,
+                coverage_ppm=coverage_ppm,
+                reason=reason,
+            )
+        return AccuracyMeasured(
+            run_id=run_id,
+            config_id=config.config.config_id,
+            kernel_count=compared.kernel_count,
+            median_ape_ppm=round(compared.median_ape * 1e6),
+            mape_ppm=round(compared.mape * 1e6),
+            weighted_error_ppm=round(compared.weighted_error * 1e6),
+            total_error_ppm=round(compared.total_error * 1e6),
+            roofline_mape_ppm=round(roofline.mape * 1e6) if roofline else None,
+            coverage_ppm=coverage_ppm,
+        )
+
+    def _assumptions(self) -> tuple[str, ...]:
+        found = []
+        if self.trace.host_profile is None:
+            found.append(compose.HOST_NOT_MEASURED)
+        if not self.columns.is_measured:
+            found.append(compose.HOST_ISSUE_ASSUMED)
+        if self.started.world_size > self.started.rank_count:
+            found.append(compose.MISSING_RANKS_EQUAL)
+        return tuple(found)
+
+    def _infeasible(self, gpu: GpuSpec) -> str:
+        """Why the model cannot run there, with the bytes; "" where it fits or where the model is unknown."""
+        model = self.started.model
+        if model is None:
+            return ""
+        tp = self.started.world_size
+        weights = model.weight_bytes(tp)
+        kv_tokens = max((sum(step.kv_lengths) for step in self._steps), default=0)
+        kv = kv_tokens * model.kv_bytes_per_token(tp)
+        if weights + kv <= gpu.dram_bytes:
+            return ""
+        return (
+            f"weights {_gib(weights)} + KV cache of {kv_tokens} tokens {_gib(kv)} do not fit into"
+            f" {_gib(gpu.dram_bytes)} of {gpu.name}"
+        )
+
+
+def _gib(count_bytes: int) -> str:
+    return f"{count_bytes / 2**30:.1f} GiB ({count_bytes} bytes)"

@@ -1,0 +1,205 @@
+"""Reports for people and programs, read from the store: what `--json`, REST and the terminal's table show."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from services.aggregator.compose import Z90
+from services.aggregator.store import Store
+
+Report = dict[str, Any]
+
+
+class UnknownTrace(LookupError):
+    """No trace has this id."""
+
+
+class UnknownRun(LookupError):
+    """No run has this id."""
+
+
+def traces(store: Store) -> list[Report]:
+    return [_trace(row) for row in store.query("from traces order by started_at nulls last, trace_id")]
+
+
+def trace_report(store: Store, trace_id: str) -> Report:
+    """What an import found. Raises UnknownTrace."""
+    found = store.query("from traces where trace_id = ?", [trace_id])
+    if not found:
+        raise UnknownTrace(f"no trace {trace_id!r}; `cascade import FILE` prints the id of a trace")
+    row = found[0]
+    steps = store.query(
+        """select step, phase, context_requests, context_tokens, generation_requests, generation_tokens,
+            kernel_count as kernels from trace_steps where trace_id = ?
+            qualify row_number() over (partition by step order by rank) = 1 order by step""",
+        [trace_id],
+    )
+    return _trace(row) | {
+        "kernels": row["kernel_count"],
+        "signatures": row["signature_count"],
+        "tasks": row["task_count"],
+        "launches": row["launch_count"],
+        "launchless_kernels": row["launchless_count"],
+        "steps": steps,
+        "quality": json.loads(row["quality"]) if row["quality"] else None,
+    }
+
+
+def _trace(row: Mapping[str, Any]) -> Report:
+    names = ("trace_id", "name", "status", "provenance", "tool", "source_gpu", "engine", "engine_version")
+    report = {name: row[name] for name in names}
+    return report | {
+        "model": row["model_name"],
+        "ranks": row["rank_count"],
+        "world_size": row["world_size"],
+        "is_truncated": row["is_truncated"],
+        "reason": row["reason"],
+        "kernels": row["kernel_count"],
+        "started_at": row["started_at"],
+    }
+
+
+def runs(store: Store) -> list[Report]:
+    return store.query("from runs order by run_id")
+
+
+def run_report(store: Store, run_id: str) -> Report:
+    """A run's answer so far: per config kernel time, steps, TTFT, TPOT, coverage, error. Raises UnknownRun."""
+    found = store.query("from runs where run_id = ?", [run_id])
+    if not found:
+        raise UnknownRun(f"no run {run_id!r}; `cascade run TRACE --gpu ID` starts one and prints its id")
+    run = found[0]
+    trace = store.query("from traces where trace_id = ?", [run["trace_id"]])
+    configs = store.query("from configs where run_id = ? order by ordinal", [run_id])
+    return {
+        "run_id": run_id,
+        "status": run["status"],
+        "simulator": run["simulator"],
+        "state_hash": run["state_hash"],
+        "reason": run["reason"],
+        "failed_kernels": run["failed_count"],
+        "trace": _trace(trace[0]) if trace else {"trace_id": run["trace_id"]},
+        "configs": [_config(store, run_id, row) for row in configs if row["is_requested"]],
+        "source": next((_config(store, run_id, row) for row in configs if not row["is_requested"]), None),
+    }
+
+
+def _config(store: Store, run_id: str, row: Mapping[str, Any]) -> Report:
+    key = [run_id, row["config_id"]]
+    assumptions = store.query(
+        "select assumption from assumptions where run_id = ? and config_id = ? order by assumption", key
+    )
+    infeasible = row["infeasible"] or None
+    return {
+        "gpu": row["label"],
+        "gpu_name": row["gpu_name"],
+        "config_id": row["config_id"],
+        "provenance": row["provenance"],
+        **_kernel_time(store, key),
+        "prefill_step_ms": _mean_step(store, key, "prefill"),
+        "decode_step_ms": _mean_step(store, key, "decode"),
+        "steps": _steps(store, key),
+        "ttft_ms": _estimate(row, "ttft"),
+        "tpot_ms": _estimate(row, "tpot"),
+        "ttft_request": row["request"] if row["ttft_ns"] is not None else None,
+        "ttft_prompt_tokens": row["prompt_tokens"],
+        "coverage": _ratio(row["coverage_ppm"]),
+        "error": _error(row),
+        "assumptions": [found["assumption"] for found in assumptions],
+        "infeasible": infeasible,
+        "reason": infeasible or _reasons(row),
+    }
+
+
+def _kernel_time(store: Store, key: list[str]) -> Report:
+    """Sum over all launches; errors of one family fully correlated, families independent, as for steps."""
+    families = store.query(
+        """select s.family, sum(p.duration_ns * p.launch_count)::bigint as total_ns,
+            sum(p.duration_ns * p.launch_count * ln(p.p90_ns / p.duration_ns)) as spread
+        from predicted_kernels p join simulated_kernels s using (run_id, config_id, task_id)
+        where run_id = ? and config_id = ? and p.duration_ns > 0 group by s.family order by s.family""",
+        key,
+    )
+    if not families:
+        return {"kernel_time_ms": None, "kernel_time_interval_ms": None}
+    total = sum(row["total_ns"] for row in families)
+    sigma = math.sqrt(math.fsum((row["spread"] / Z90) ** 2 for row in families)) / total
+    low, high = total * math.exp(-Z90 * sigma), total * math.exp(Z90 * sigma)
+    return {
+        "kernel_time_ms": total / 1e6,
+        "kernel_time_interval_ms": {"p10": round(low) / 1e6, "p90": round(high) / 1e6},
+    }
+
+
+def _steps(store: Store, key: list[str]) -> list[Report]:
+    rows = store.query("from steps where run_id = ? and config_id = ? order by step", key)
+    return [
+        {
+            "step": row["step"],
+            "phase": row["phase"],
+            "context_requests": row["context_requests"],
+            "context_tokens": row["context_tokens"],
+            "generation_requests": row["generation_requests"],
+            "generation_tokens": row["generation_tokens"],
+            "duration_ms": {
+                "value": row["duration_ns"] / 1e6,
+                "p10": row["p10_ns"] / 1e6,
+                "p90": row["p90_ns"] / 1e6,
+            },
+            "gpu_ms": row["gpu_ns"] / 1e6,
+            "measured_gpu_ms": None if row["measured_gpu_ns"] is None else row["measured_gpu_ns"] / 1e6,
+            "coverage": _ratio(row["coverage_ppm"]),
+            "launches": row["launch_count"],
+        }
+        for row in rows
+    ]
+
+
+def _mean_step(store: Store, key: list[str], phase: str) -> Report | None:
+    (row,) = store.query(
+        """select count(*) as n, avg(duration_ns) as value, avg(p10_ns) as p10, avg(p90_ns) as p90
+        from predicted_steps where run_id = ? and config_id = ? and phase = ?""",
+        [*key, phase],
+    )
+    if not row["n"]:
+        return None
+    return {name: round(row[name]) / 1e6 for name in ("value", "p10", "p90")}
+
+
+def _estimate(row: Mapping[str, Any], name: str) -> Report | None:
+    if row[f"{name}_ns"] is None:
+        return None
+    return {
+        "value": row[f"{name}_ns"] / 1e6,
+        "p10": row[f"{name}_p10_ns"] / 1e6,
+        "p90": row[f"{name}_p90_ns"] / 1e6,
+    }
+
+
+def _error(row: Mapping[str, Any]) -> Report | None:
+    if row["mape_ppm"] is None:
+        return None
+    return {
+        "kernels": row["kernel_count"],
+        "median_ape": _ratio(row["median_ape_ppm"]),
+        "mape": _ratio(row["mape_ppm"]),
+        "weighted_error": _ratio(row["weighted_error_ppm"]),
+        "total_error": _ratio(row["total_error_ppm"]),
+        "roofline_mape": _ratio(row["roofline_mape_ppm"]),
+    }
+
+
+def _reasons(row: Mapping[str, Any]) -> str:
+    said = {
+        "error": row["error_reason"],
+        "ttft": row["ttft_reason"],
+        "tpot": row["tpot_reason"],
+    }
+    return "; ".join(f"{what} null: {why}" for what, why in said.items() if why)
+
+
+def _ratio(ppm: int | None) -> float | None:
+    return None if ppm is None else ppm / 1e6

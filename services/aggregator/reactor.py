@@ -1,0 +1,262 @@
+"""Catalog, runs and results in; kernel, step and request predictions out, and the end of a run.
+
+Everything it says is a function of a whole trace and a run's complete results, so the order in which those arrived
+cannot show. Its memory is a cache of the store: rows and positions are committed together, states are read back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Protocol
+
+import pyarrow as pa
+from cascade_schemas.events import (
+    AccuracyMeasured,
+    AnyEvent,
+    ColumnarEvent,
+    HostProfileMeasured,
+    KernelsSimulated,
+    KernelTaskTraced,
+    LaunchesTraced,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunRequested,
+    StepTraced,
+    TraceCompleted,
+    TraceRejected,
+    TraceStarted,
+)
+from cascade_schemas.gpu import load_gpu
+
+from services.aggregator.predict import TracePredictor, failed_count, source_prediction
+from services.aggregator.rows import rows_of
+from services.aggregator.run_state import ConfigState, RunState, TraceState
+
+_TRACES_REMEMBERED = 8
+
+
+class States(Protocol):
+    """Where states come from when the aggregator does not remember them."""
+
+    def load_trace(self, trace_id: str) -> TraceState: ...
+
+    def load_run(self, run_id: str) -> RunState | None: ...
+
+    def open_runs(self, trace_id: str) -> list[str]: ...
+
+
+class Aggregator:
+    """`rows` collects what the store must commit together with the positions of the events that were read."""
+
+    def __init__(self, states: States) -> None:
+        self._states = states
+        self._traces: OrderedDict[str, TraceState] = OrderedDict()
+        self._predictors: dict[str, TracePredictor] = {}
+        self._runs: dict[str, RunState] = {}
+        self._orphans: dict[str, list[AnyEvent]] = {}  # results that arrived before their run's request
+        self._touched: dict[str, None] = {}  # runs that may have become complete, in order of first touch
+        self.rows: dict[str, list[pa.Table]] = {}
+
+    def react(self, event: AnyEvent) -> Iterator[AnyEvent]:
+        self.restore(event)
+        yield from ()
+
+    def restore(self, event: AnyEvent) -> None:
+        """Fold one event into states and rows."""
+        match event:
+            case (
+                TraceStarted() | KernelTaskTraced() | LaunchesTraced() | StepTraced() | HostProfileMeasured()
+                | TraceCompleted() | TraceRejected()
+            ):
+                if self._learn_trace(event):
+                    for run_id in self._runs_of(event.trace_id):
+                        self._touched[run_id] = None
+            case RunRequested():
+                if self._run(event.run_id) is None:
+                    self._runs[event.run_id] = RunState.of(event)
+                    self._collect(event)
+                    self._touched[event.run_id] = None
+                    for orphan in self._orphans.pop(event.run_id, ()):
+                        self.restore(orphan)
+            case RunCancelled() | KernelsSimulated() | RunCompleted() | RunFailed():
+                self._learn_run(event)
+            case AccuracyMeasured():
+                self._collect(event)
+                if (run := self._run(event.run_id)) and event.config_id in run.configs:
+                    run.configs[event.config_id].is_predicted = True
+            case _:
+                self._collect(event)
+
+    def settle(self) -> Iterator[AnyEvent]:
+        touched, self._touched = self._touched, {}
+        for run_id in touched:
+            run = self._run(run_id)
+            if run is None:
+                continue
+            for event in self._answers(run):
+                self.restore(event)
+                yield event
+            if run.is_ended or run.is_cancelled:
+                del self._runs[run_id]  # the store remembers it
+
+    def touch(self, run_ids: list[str]) -> None:
+        """Look at these runs again at the next settle: what a restart interrupted may only need finishing."""
+        self._touched.update(dict.fromkeys(run_ids))
+
+    def finished(self) -> list[RunCompleted]:
+        """Ends of runs whose predictions are all said; the state hash is left to whoever has committed the rows."""
+        ends = []
+        for run in self._runs.values():
+            if run.is_ended or run.is_cancelled or not all(config.is_predicted for config in run.configs.values()):
+                continue
+            total = sum(failed_count(config) for config in run.configs.values())
+            outcome = "completed_with_failures" if total else "completed"
+            ends.append(
+                RunCompleted(run_id=run.request.run_id, outcome=outcome, failed_count=total, state_hash="")
+            )
+        return ends
+
+    def taken_rows(self) -> dict[str, list[pa.Table]]:
+        rows, self.rows = self.rows, {}
+        return rows
+
+    # --- folds ----------------------------------------------------------------------------------------------
+
+    def _learn_trace(
+        self,
+        event: TraceStarted
+        | KernelTaskTraced
+        | LaunchesTraced
+        | StepTraced
+        | HostProfileMeasured
+        | TraceCompleted
+        | TraceRejected,
+    ) -> bool:
+        """True where the event was new and the trace may have become whole or rejected."""
+        trace = self._trace(event.trace_id)
+        match event:
+            case LaunchesTraced():
+                new = trace.add_launches(event.rank, event.rows)
+                if new.num_rows:
+                    self._collect(event.model_copy(update={"rows": new}))
+                return trace.is_whole
+            case KernelTaskTraced():
+                if event.task_id in trace.tasks:
+                    return False
+                trace.tasks[event.task_id] = event
+            case StepTraced():
+                if (event.rank, event.step) in trace.steps:
+                    return False
+                trace.steps[event.rank, event.step] = event
+            case TraceStarted():
+                trace.started = trace.started or event
+            case HostProfileMeasured():
+                trace.host_profile = trace.host_profile or event
+            case TraceCompleted():
+                trace.completed = trace.completed or event
+            case TraceRejected():
+                trace.rejected = trace.rejected or event
+        self._collect(event)
+        return trace.is_whole or trace.rejected is not None
+
+    def _learn_run(self, event: RunCancelled | KernelsSimulated | RunCompleted | RunFailed) -> None:
+        run = self._run(event.run_id)
+        if run is None:
+            self._orphans.setdefault(event.run_id, []).append(event)
+            return
+        match event:
+            case RunCancelled():
+                run.is_cancelled = True
+                self._collect(event)
+            case KernelsSimulated() if not run.is_ended:
+                config = run.configs.get(event.config_id)
+                new = config.add_results(event.rows) if config else event.rows.slice(0, 0)
+                if new.num_rows:
+                    self._collect(event.model_copy(update={"rows": new}))
+            case RunCompleted() | RunFailed():
+                run.is_ended = True
+                self._collect(event)
+        self._touched[event.run_id] = None
+
+    def _collect(self, event: AnyEvent) -> None:
+        if isinstance(event, ColumnarEvent) and not event.rows.num_rows:
+            return
+        for table, rows in rows_of(event):
+            self.rows.setdefault(table, []).append(rows)
+
+    def _trace(self, trace_id: str) -> TraceState:
+        trace = self._traces.get(trace_id)
+        if trace is None:
+            self._forget_traces()
+            trace = self._traces[trace_id] = self._states.load_trace(trace_id)
+        self._traces.move_to_end(trace_id)
+        return trace
+
+    def _forget_traces(self) -> None:
+        """Whole traces only, and only between commits: rows not yet committed are in no store to read back from."""
+        if self.rows:
+            return
+        for trace_id in list(self._traces)[: max(0, len(self._traces) - _TRACES_REMEMBERED + 1)]:
+            if self._traces[trace_id].is_whole:
+                del self._traces[trace_id]
+                self._predictors.pop(trace_id, None)
+
+    def _run(self, run_id: str) -> RunState | None:
+        run = self._runs.get(run_id) or self._states.load_run(run_id)
+        if run is not None:
+            self._runs[run_id] = run
+        return run
+
+    def _runs_of(self, trace_id: str) -> list[str]:
+        remembered = [run_id for run_id, run in self._runs.items() if run.request.trace_id == trace_id]
+        stored = [run_id for run_id in self._states.open_runs(trace_id) if run_id not in self._runs]
+        for run_id in stored:
+            self._run(run_id)
+        return remembered + stored
+
+    # --- answers --------------------------------------------------------------------------------------------
+
+    def _answers(self, run: RunState) -> Iterator[AnyEvent]:
+        if run.is_ended or run.is_cancelled:
+            return
+        run_id = run.request.run_id
+        trace = self._trace(run.request.trace_id)
+        if trace.rejected is not None:
+            yield RunFailed(run_id=run_id, reason=f"the trace was rejected: {trace.rejected.reason}")
+            return
+        if not trace.is_whole:
+            return
+        predictor = self._predictor(trace)
+        source_config = _source_config(run, trace)
+        if source_config is not None and not _is_complete(source_config, trace):
+            return
+        source = source_prediction(source_config, predictor) if source_config is not None else None
+        for config in run.configs.values():
+            if not _is_complete(config, trace) or config.is_predicted:
+                continue
+            if trace.tasks and failed_count(config) == len(trace.tasks):
+                yield RunFailed(
+                    run_id=run_id, reason=f"no kernel could be simulated on {config.config.label}; see its failures"
+                )
+                return
+            yield from predictor.predict(run_id, config, source)
+
+    def _predictor(self, trace: TraceState) -> TracePredictor:
+        predictor = self._predictors.get(trace.trace_id)
+        if predictor is None:
+            predictor = self._predictors[trace.trace_id] = TracePredictor(trace)
+        return predictor
+
+
+def _is_complete(config: ConfigState, trace: TraceState) -> bool:
+    return len(config.done) == len(trace.tasks)
+
+
+def _source_config(run: RunState, trace: TraceState) -> ConfigState | None:
+    """The run's config that is the unmodified GPU the trace was measured on."""
+    assert trace.started is not None
+    if trace.started.provenance != "measured" or trace.started.source_gpu is None:
+        return None
+    return run.configs.get(load_gpu(trace.started.source_gpu).config_id)

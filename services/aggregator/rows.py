@@ -1,0 +1,152 @@
+"""Events as table rows. One event gives rows of one or two tables; nothing here decides anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from cascade_schemas.events import (
+    AccuracyMeasured,
+    AnyEvent,
+    ArtifactStored,
+    ColumnarEvent,
+    Estimate,
+    HostProfileMeasured,
+    KernelsPredicted,
+    KernelsSimulated,
+    KernelTaskTraced,
+    LaunchesTraced,
+    RequestPredicted,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunRequested,
+    SignatureTraced,
+    SimulatorStarted,
+    StepsPredicted,
+    StepTraced,
+    TraceCompleted,
+    TraceRejected,
+    TraceStarted,
+)
+from cascade_schemas.task import Dim3
+
+Rows = Iterator[tuple[str, pa.Table]]
+
+
+def rows_of(event: AnyEvent) -> Rows:
+    """(table, rows) of an event; columnar events must have been cut down to new rows before."""
+    match event:
+        case LaunchesTraced():
+            yield "launches", _with(event, trace_id=event.trace_id)
+        case KernelsSimulated():
+            yield "simulated_kernels", _with(event, run_id=event.run_id, config_id=event.config_id)
+        case KernelsPredicted():
+            yield "predicted_kernels", _with(event, run_id=event.run_id, config_id=event.config_id)
+        case StepsPredicted():
+            yield "predicted_steps", _with(event, run_id=event.run_id, config_id=event.config_id)
+            for assumption in event.assumptions:
+                yield (
+                    "assumptions",
+                    _table([{"run_id": event.run_id, "config_id": event.config_id, "assumption": assumption}]),
+                )
+        case _:
+            for table, rows in _plain_rows(event):
+                yield table, _table(rows)
+
+
+def _with(event: ColumnarEvent, **constants: str) -> pa.Table:
+    table = pa.Table.from_batches([event.rows])
+    for place, (name, value) in enumerate(constants.items()):
+        table = table.add_column(place, name, pa.repeat(value, table.num_rows))
+    plain = [column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column for column in table.columns]
+    return pa.table(plain, names=table.column_names)
+
+
+def _table(rows: list[dict[str, Any]]) -> pa.Table:
+    table = pa.Table.from_pylist(rows)
+    # A column of only nulls has Arrow's null type, which takes no part in `promote`; text is as good as any.
+    return pa.table(
+        [c.cast(pa.string()) if pa.types.is_null(c.type) else c for c in table.columns], names=table.column_names
+    )
+
+
+def _plain_rows(event: AnyEvent) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    match event:
+        case TraceStarted():
+            keep = ("trace_id", "name", "provenance", "tool", "source_gpu", "gpu_name", "engine", "engine_version")
+            row = {name: getattr(event, name) for name in (*keep, "rank_count", "world_size", "started_at")}
+            row |= {"model_name": event.model.name if event.model else None, "prompts": json.dumps(event.prompts)}
+            yield "trace_starts", [row | {"event": event.model_dump_json()}]
+        case TraceCompleted():
+            row = event.model_dump(exclude={"type", "quality"}) | {"quality": json.dumps(event.quality)}
+            yield "trace_ends", [row | {"status": "complete", "event": event.model_dump_json()}]
+        case TraceRejected():
+            row = event.model_dump(exclude={"type"})
+            yield "trace_ends", [row | {"status": "rejected", "event": event.model_dump_json()}]
+        case HostProfileMeasured():
+            yield "host_profiles", [{"trace_id": event.trace_id, "event": event.model_dump_json()}]
+        case ArtifactStored():
+            yield "artifacts", [{"trace_id": event.trace_id, "kind": event.kind, **event.artifact.model_dump()}]
+        case SignatureTraced():
+            s = event.signature
+            row = {"trace_id": event.trace_id, "signature_id": event.signature_id, "name": s.name}
+            row |= _dim("grid", s.grid) | _dim("block", s.block)
+            row |= {"registers": s.registers, "shared_memory_bytes": s.shared_memory_bytes}
+            yield "signatures", [row]
+        case KernelTaskTraced():
+            task = event.task
+            row = {"trace_id": event.trace_id, "task_id": event.task_id, "signature_id": event.signature_id}
+            row |= {"name": task.signature.name, "op": task.op, "operands_from": task.operands_from}
+            yield "tasks", [row | {"tokens": task.tokens, "task": task.model_dump_json()}]
+        case StepTraced():
+            lengths = ("q_lengths", "kv_lengths", "request_indexes")
+            row = event.model_dump(exclude={"type", *lengths})
+            yield "trace_steps", [row | {name: json.dumps(getattr(event, name)) for name in lengths}]
+        case RunRequested():
+            row = {"run_id": event.run_id, "trace_id": event.trace_id, "name": event.name}
+            yield "run_requests", [row | {"simulator": event.simulator, "event": event.model_dump_json()}]
+            yield (
+                "run_configs",
+                [
+                    {
+                        "run_id": event.run_id,
+                        "config_id": config.config_id,
+                        "ordinal": ordinal,
+                        "label": config.label,
+                        "gpu": config.gpu.gpu,
+                        "gpu_name": config.gpu.name,
+                        "replicas": config.replicas,
+                        "is_requested": config.is_requested,
+                        "spec": config.gpu.model_dump_json(),
+                    }
+                    for ordinal, config in enumerate(event.configs)
+                ],
+            )
+        case RunCancelled():
+            yield "run_cancellations", [{"run_id": event.run_id}]
+        case SimulatorStarted():
+            yield "simulator_starts", [event.model_dump(exclude={"type", "worker"})]
+        case RequestPredicted():
+            row = event.model_dump(exclude={"type", "ttft", "tpot"})
+            yield "predicted_requests", [row | _estimate("ttft", event.ttft) | _estimate("tpot", event.tpot)]
+        case AccuracyMeasured():
+            yield "accuracy", [event.model_dump(exclude={"type"})]
+        case RunCompleted():
+            yield "run_ends", [event.model_dump(exclude={"type"})]
+        case RunFailed():
+            yield "run_ends", [{"run_id": event.run_id, "outcome": "failed", "reason": event.reason}]
+
+
+def _dim(name: str, dim: Dim3 | None) -> dict[str, int | None]:
+    return {f"{name}_{axis}": dim[place] if dim else None for place, axis in enumerate("xyz")}
+
+
+def _estimate(name: str, estimate: Estimate | None) -> dict[str, int | None]:
+    return {
+        f"{name}_ns": estimate.value_ns if estimate else None,
+        f"{name}_p10_ns": estimate.p10_ns if estimate else None,
+        f"{name}_p90_ns": estimate.p90_ns if estimate else None,
+    }

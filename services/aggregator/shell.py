@@ -1,0 +1,82 @@
+"""How the aggregator's decisions reach the log and its store, in the one order that loses nothing.
+
+Answers are published before rows and positions are committed. A crash in between publishes them again: they are equal,
+and whoever reads them keeps the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from cascade_schemas.events import AnyEvent
+
+from services.aggregator.reactor import Aggregator
+from services.aggregator.state_hash import state_hash
+from services.aggregator.store import Position, Store
+
+TOPICS = ("predictions", "catalog", "runs", "results")
+"""Read in this order. Predictions first: after the loss of the store, a run that ended is known before its results
+are read again, and is not answered anew by newer code."""
+
+Publish = Callable[[Sequence[AnyEvent]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """An event with its place in the log."""
+
+    topic: str
+    partition: int
+    offset: int
+    event: AnyEvent | None  # None: an unknown type, or a record put aside as a dead letter
+
+
+class AggregatorShell:
+    """Not thread-safe: one thread delivers. Positions live in the store; a log's own commits are ignored."""
+
+    def __init__(self, store: Store, publish: Publish) -> None:
+        self._store = store
+        self._publish = publish
+        self._aggregator = Aggregator(store)
+        self._positions = store.positions()
+        open_runs = store.query(
+            "select run_id from runs where status = 'running' order by run_id"
+        )
+        self._aggregator.touch([row["run_id"] for row in open_runs])
+
+    def next_offset(self, topic: str, partition: int = 0) -> int:
+        return self._positions.get((topic, partition), 0)
+
+    def deliver(self, delivered: Iterable[Delivered]) -> bool:
+        """React to what was read, publish, commit. True where anything was new or said."""
+        moved: dict[Position, int] = {}
+        answers: list[AnyEvent] = []
+        for one in delivered:
+            place = (one.topic, one.partition)
+            if one.offset < moved.get(place, self._positions.get(place, 0)):
+                continue  # read twice, after a rebalance or a restart
+            moved[place] = one.offset + 1
+            if one.event is not None:
+                answers.extend(self._aggregator.react(one.event))
+        answers.extend(self._aggregator.settle())
+        if answers:
+            self._publish(answers)
+        rows = self._aggregator.taken_rows()
+        if rows or moved:
+            self._store.commit(rows, moved)
+            self._positions |= moved
+        ended = self._end_runs()
+        return bool(moved or answers or ended)
+
+    def _end_runs(self) -> bool:
+        """Close runs whose rows are all committed, under the hash of exactly those rows."""
+        finished = self._aggregator.finished()
+        for end in finished:
+            hashed = end.model_copy(update={"state_hash": state_hash(self._store, end.run_id)})
+            self._publish([hashed])
+            self._aggregator.restore(hashed)
+        if finished:
+            list(self._aggregator.settle())
+            self._store.commit(self._aggregator.taken_rows(), {})
+        return bool(finished)

@@ -1,0 +1,139 @@
+"""The aggregator's DuckDB file: rows and log positions in one transaction, and states restored from rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from cascade_schemas.batches import LAUNCHES, RESULTS
+from cascade_schemas.events import (
+    HostProfileMeasured,
+    KernelTaskTraced,
+    RunRequested,
+    StepTraced,
+    TraceCompleted,
+    TraceRejected,
+    TraceStarted,
+)
+from cascade_schemas.task import KernelTask
+
+from services.aggregator.run_state import RunState, TraceState
+
+Position = tuple[str, int]  # topic, partition
+
+
+class Store:
+    """The one owner of the file. `path` None keeps everything in memory (replay, tests)."""
+
+    def __init__(self, path: Path | None, *, thread_count: int = 2) -> None:
+        self.db = duckdb.connect(str(path) if path else ":memory:", config={"threads": thread_count})
+        self.db.execute((files("services.aggregator") / "schema.sql").read_text())
+
+    def close(self) -> None:
+        self.db.close()
+
+    def commit(self, rows: Mapping[str, Sequence[pa.Table]], positions: Mapping[Position, int]) -> None:
+        """Insert rows that are not there yet and move the positions: both or neither."""
+        self.db.execute("begin")
+        try:
+            for table, parts in rows.items():
+                incoming = pa.concat_tables(parts, promote_options="default")
+                self.db.register("incoming", incoming)
+                self.db.execute(f"insert or ignore into {table} by name select * from incoming")  # noqa: S608 - our names
+                self.db.unregister("incoming")
+            for (topic, partition), next_offset in positions.items():
+                self.db.execute("insert or replace into positions values (?, ?, ?)", [topic, partition, next_offset])
+            self.db.execute("commit")
+        except BaseException:
+            self.db.execute("rollback")
+            raise
+
+    def positions(self) -> dict[Position, int]:
+        return {(topic, part): offset for topic, part, offset in self.db.execute("from positions").fetchall()}
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """Rows as dicts; from any thread, beside the writer."""
+        cursor = self.db.cursor()
+        try:
+            cursor.execute(sql, list(parameters))
+            names = [column[0] for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        finally:
+            cursor.close()
+
+    def arrow(self, sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
+        cursor = self.db.cursor()
+        try:
+            return cursor.execute(sql, list(parameters)).to_arrow_table()
+        finally:
+            cursor.close()
+
+    def checkpoint(self) -> None:
+        """Bring the file itself up to date, so that a copy of it is whole."""
+        self.db.execute("checkpoint")
+
+    # --- states ---------------------------------------------------------------------------------------------
+
+    def load_trace(self, trace_id: str) -> TraceState:
+        trace = TraceState(trace_id)
+        by_id = [trace_id]
+        for row in self.query("select event from trace_starts where trace_id = ?", by_id):
+            trace.started = TraceStarted.model_validate_json(row["event"], extra="ignore")
+        for row in self.query("select event, status from trace_ends where trace_id = ?", by_id):
+            if row["status"] == "rejected":
+                trace.rejected = TraceRejected.model_validate_json(row["event"], extra="ignore")
+            else:
+                trace.completed = TraceCompleted.model_validate_json(row["event"], extra="ignore")
+        for row in self.query("select event from host_profiles where trace_id = ?", by_id):
+            trace.host_profile = HostProfileMeasured.model_validate_json(row["event"], extra="ignore")
+        for row in self.query(
+            "select task_id, signature_id, task from tasks where trace_id = ? order by rowid", by_id
+        ):
+            trace.tasks[row["task_id"]] = KernelTaskTraced(
+                trace_id=trace_id,
+                task_id=row["task_id"],
+                signature_id=row["signature_id"],
+                task=KernelTask.model_validate_json(row["task"], extra="ignore"),
+            )
+        for row in self.query("select * from trace_steps where trace_id = ? order by rank, step", by_id):
+            lengths = {name: tuple(json.loads(row.pop(name))) for name in ("q_lengths", "kv_lengths", "request_indexes")}
+            trace.steps[row["rank"], row["step"]] = StepTraced(**row, **lengths)
+        columns = ", ".join(LAUNCHES.names)
+        launches = self.arrow(f"select {columns} from launches where trace_id = ? order by rank, seq", by_id)  # noqa: S608
+        for batch in launches.cast(LAUNCHES).combine_chunks().to_batches():
+            trace.launches.append(batch)
+        trace.next_seq = {
+            row["rank"]: row["n"]
+            for row in self.query("select rank, max(seq) + 1 as n from launches where trace_id = ? group by rank", by_id)
+        }
+        return trace
+
+    def load_run(self, run_id: str) -> RunState | None:
+        requests = self.query("select event from run_requests where run_id = ?", [run_id])
+        if not requests:
+            return None
+        run = RunState.of(RunRequested.model_validate_json(requests[0]["event"], extra="ignore"))
+        run.is_cancelled = bool(self.query("select 1 from run_cancellations where run_id = ?", [run_id]))
+        run.is_ended = bool(self.query("select 1 from run_ends where run_id = ?", [run_id]))
+        predicted = {r["config_id"] for r in self.query("select config_id from accuracy where run_id = ?", [run_id])}
+        columns = ", ".join(RESULTS.names)
+        for config_id, config in run.configs.items():
+            config.is_predicted = config_id in predicted
+            rows = self.arrow(
+                f"select {columns} from simulated_kernels where run_id = ? and config_id = ?",  # noqa: S608 - our names
+                [run_id, config_id],
+            )
+            for batch in rows.cast(RESULTS).combine_chunks().to_batches():
+                config.add_results(batch)
+        return run
+
+    def open_runs(self, trace_id: str) -> list[str]:
+        """Runs of a trace that have no end yet."""
+        sql = """select run_id from run_requests anti join run_ends using (run_id)
+            where trace_id = ? and run_id not in (select run_id from run_cancellations) order by run_id"""
+        return [row["run_id"] for row in self.query(sql, [trace_id])]

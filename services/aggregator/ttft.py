@@ -1,0 +1,85 @@
+"""TTFT and TPOT of a trace's requests from its predicted steps. No queueing and no network: see the glossary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cascade_schemas.events import Estimate, StepTraced
+
+GENERATING = ("decode", "mixed")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The steps that a quantity is made of, and which request they serve (-1: requests cannot be told apart)."""
+
+    request: int
+    prompt_tokens: int | None
+    prefill_steps: tuple[int, ...]
+    generating_steps: tuple[int, ...]
+    ttft_reason: str = ""  # why prefill_steps is empty
+    tpot_reason: str = ""
+
+
+def measured_request(steps: Sequence[StepTraced], prompts: Sequence[int]) -> Span:
+    """The request with the most prompt tokens (the first of equals), and the steps of its prefill and afterwards.
+
+    steps: of one rank, in order.
+    """
+    ran = [step for step in steps if step.phase != "empty"]
+    if any(step.request_indexes for step in ran):
+        return _of_reconstructed(ran, prompts)
+    prefills = [step for step in ran if step.phase == "prefill"]
+    generating = tuple(step.step for step in ran if step.phase in GENERATING)
+    if not generating:
+        tpot_reason = "the trace has no decode step"
+    else:
+        tpot_reason = ""
+    if len(prefills) == 1 and prefills[0].context_requests <= 1:
+        first = prefills[0]
+        after = tuple(index for index in generating if index > first.step)
+        return Span(0, first.context_tokens or None, (first.step,), after, tpot_reason=tpot_reason)
+    if not prefills and not any(step.context_requests for step in ran):
+        reason = "the trace has no prefill step"
+    else:
+        reason = "the trace does not tell which request a prefill chunk belongs to; import it with the prompts' lengths"
+    return Span(-1, None, (), generating, ttft_reason=reason, tpot_reason=tpot_reason)
+
+
+def _of_reconstructed(ran: Sequence[StepTraced], prompts: Sequence[int]) -> Span:
+    request = max(range(len(prompts)), key=lambda index: (prompts[index], -index))
+    prefill: list[int] = []
+    done_tokens = 0
+    for step in ran:
+        for index, new_tokens in zip(step.request_indexes, step.q_lengths, strict=True):
+            if index == request and done_tokens < prompts[request]:
+                prefill.append(step.step)
+                done_tokens += new_tokens
+    if done_tokens < prompts[request]:
+        return Span(request, prompts[request], (), (), "the trace ends before this request's prefill", "no step follows")
+    after = tuple(step.step for step in ran if step.step > prefill[-1] and step.phase in GENERATING)
+    # From the first step of the request to the one that ends its prefill, those between included: the engine ran them.
+    span = tuple(step.step for step in ran if prefill[0] <= step.step <= prefill[-1])
+    return Span(request, prompts[request], span, after, tpot_reason="" if after else "no step follows the first token")
+
+
+def total(steps: Sequence[int], times: Mapping[int, Estimate]) -> Estimate | None:
+    """Sum of steps. Their errors come from the same model of the same kernels, so the bounds add as well."""
+    if not steps or any(step not in times for step in steps):
+        return None
+    return Estimate(
+        value_ns=sum(times[step].value_ns for step in steps),
+        p10_ns=sum(times[step].p10_ns for step in steps),
+        p90_ns=sum(times[step].p90_ns for step in steps),
+    )
+
+
+def mean(steps: Sequence[int], times: Mapping[int, Estimate]) -> Estimate | None:
+    whole = total(steps, times)
+    if whole is None:
+        return None
+    count = len(steps)
+    return Estimate(
+        value_ns=round(whole.value_ns / count), p10_ns=round(whole.p10_ns / count), p90_ns=round(whole.p90_ns / count)
+    )

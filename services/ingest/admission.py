@@ -1,0 +1,77 @@
+"""What a user asks for, checked before it becomes an event: each refusal is one sentence with the way out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from cascade_schemas.events import ArtifactRef, RunConfig, RunRequested, TraceUploaded
+from cascade_schemas.gpu import load_gpu, parse_config
+from cascade_schemas.ids import text_digest
+from cascade_schemas.model import ModelSpec
+from cascade_schemas.task import Lengths
+
+IMPORTER_VERSION = "1"
+"""Part of a trace's identity: a trace imported by other rules is another trace."""
+
+CONFIGS_LIMIT = 256
+
+
+class BadRequest(ValueError):
+    """A request that cannot be taken as it is."""
+
+
+def upload(
+    artifacts: Sequence[ArtifactRef],
+    *,
+    name: str,
+    model: ModelSpec | None,
+    source_gpu: str | None,
+    prompts: Lengths = (),
+) -> TraceUploaded:
+    """The same files with the same options are the same trace. Raises BadRequest, UnknownGpu."""
+    if not artifacts:
+        raise BadRequest("no file was given; name at least one profiler file")
+    gpu = load_gpu(source_gpu).gpu if source_gpu else None
+    options = [model.model_dump_json() if model else "", gpu or "", json.dumps(prompts), IMPORTER_VERSION]
+    trace_id = text_digest(*(f"{artifact.name}:{artifact.digest}" for artifact in artifacts), *options)
+    return TraceUploaded(
+        trace_id=trace_id, artifacts=tuple(artifacts), name=name, model=model, source_gpu=gpu, prompts=prompts
+    )
+
+
+def run(
+    run_id: str,
+    trace_id: str,
+    gpus: Iterable[str],
+    *,
+    simulator: str,
+    simulators: Iterable[str],
+    source_gpu: str | None,
+    name: str = "",
+) -> RunRequested:
+    """A run over configs as the user wrote them, the source GPU added. Raises BadRequest, UnknownGpu, BadOverride."""
+    known = sorted(simulators)
+    if simulator not in known:
+        raise BadRequest(f"simulator {simulator!r} is not known; known: {', '.join(known)}")
+    configs: dict[str, RunConfig] = {}
+    for text in gpus:
+        parsed = parse_config(text)
+        config_id = parsed.gpu.config_id
+        configs.setdefault(
+            config_id,
+            RunConfig(config_id=config_id, label=parsed.label, gpu=parsed.gpu, replicas=parsed.replicas),
+        )
+    if not configs:
+        raise BadRequest("no GPU was given; name at least one, for example --gpu h100_sxm")
+    if len(configs) > CONFIGS_LIMIT:
+        raise BadRequest(f"{len(configs)} GPUs are more than one run takes ({CONFIGS_LIMIT}); ask in several runs")
+    if source_gpu is not None:
+        source = load_gpu(source_gpu)
+        configs.setdefault(
+            source.config_id,
+            RunConfig(config_id=source.config_id, label=source.gpu, gpu=source, is_requested=False),
+        )
+    return RunRequested(
+        run_id=run_id, trace_id=trace_id, configs=tuple(configs.values()), simulator=simulator, name=name
+    )

@@ -1,0 +1,93 @@
+"""Which work a run causes: each distinct task of its trace, once per config, as soon as both are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from cascade_schemas.batches import tasks_batch
+from cascade_schemas.events import (
+    AnyEvent,
+    KernelSimulationRequested,
+    KernelTaskTraced,
+    RunCancelled,
+    RunRequested,
+)
+from cascade_schemas.partition import work_partition
+from cascade_schemas.task import KernelTask
+
+TASKS_PER_BATCH = {"analytic": 1024, "roofline": 1024}
+"""Slow simulators take batches of one, so that a worker is never committed to more than it is working on."""
+
+
+@dataclass
+class _Trace:
+    tasks: dict[str, KernelTask] = field(default_factory=dict)
+    runs: list[str] = field(default_factory=list)
+
+
+class Planner:
+    """Catalog and runs in; KernelSimulationRequested out, in batches, while tracing goes on."""
+
+    def __init__(self) -> None:
+        self._traces: dict[str, _Trace] = {}
+        self._runs: dict[str, RunRequested] = {}
+        self._cancelled: set[str] = set()
+        self._pending: dict[str, list[str]] = {}  # run -> tasks not asked for yet
+
+    def react(self, event: AnyEvent) -> Iterator[AnyEvent]:
+        for run_id, task_ids in self._learn(event):
+            self._pending.setdefault(run_id, []).extend(task_ids)
+        yield from ()
+
+    def restore(self, event: AnyEvent) -> None:
+        self._learn(event)
+
+    def settle(self) -> Iterator[AnyEvent]:
+        pending, self._pending = self._pending, {}
+        for run_id, task_ids in pending.items():
+            if run_id not in self._cancelled:
+                yield from self._requests(self._runs[run_id], task_ids)
+
+    def _learn(self, event: AnyEvent) -> list[tuple[str, list[str]]]:
+        """Runs with the tasks that this event makes ready to simulate."""
+        match event:
+            case KernelTaskTraced():
+                trace = self._traces.setdefault(event.trace_id, _Trace())
+                if event.task_id in trace.tasks:
+                    return []
+                trace.tasks[event.task_id] = event.task
+                return [(run_id, [event.task_id]) for run_id in trace.runs]
+            case RunRequested() if event.run_id not in self._runs:
+                self._runs[event.run_id] = event
+                trace = self._traces.setdefault(event.trace_id, _Trace())
+                trace.runs.append(event.run_id)
+                return [(event.run_id, list(trace.tasks))]
+            case RunCancelled():
+                self._cancelled.add(event.run_id)
+        return []
+
+    def _requests(self, run: RunRequested, task_ids: list[str]) -> Iterator[KernelSimulationRequested]:
+        tasks = self._traces[run.trace_id].tasks
+        limit = TASKS_PER_BATCH.get(run.simulator, 1)
+        for config in run.configs:
+            shards: dict[int, list[KernelTask]] = {}
+            for task_id in task_ids:
+                shard = work_partition(config.config_id, task_id, config.replicas)
+                shards.setdefault(shard, []).append(tasks[task_id])
+            for shard in sorted(shards):
+                for batch in _batched(shards[shard], limit):
+                    yield KernelSimulationRequested(
+                        run_id=run.run_id,
+                        config_id=config.config_id,
+                        gpu=config.gpu,
+                        simulator=run.simulator,
+                        rows=tasks_batch(batch),
+                    )
+
+
+def _batched(tasks: list[KernelTask], limit: int) -> Iterator[list[KernelTask]]:
+    rest = iter(tasks)
+    while batch := list(islice(rest, limit)):
+        yield batch

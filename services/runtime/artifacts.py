@@ -1,0 +1,64 @@
+"""Large bodies, stored once under the SHA-256 of their content; events carry only the digest."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import BinaryIO
+
+from cascade_schemas.events import ArtifactRef
+
+_CHUNK_BYTES = 1 << 20
+
+
+class UnknownArtifact(LookupError):
+    """No artifact has this digest; it was never stored here or was deleted."""
+
+
+class UploadTooLarge(ValueError):
+    """The body is larger than the store accepts."""
+
+
+class ArtifactStore:
+    """A local folder: `ab/cdef…` per artifact, written whole under a temporary name and then renamed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def put(self, body: BinaryIO, name: str, *, bytes_limit: int | None = None) -> ArtifactRef:
+        """Store a body read to its end. Raises UploadTooLarge, and leaves nothing behind."""
+        whole, size_bytes = hashlib.sha256(), 0
+        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix="incoming-")
+        try:
+            with os.fdopen(handle, "wb") as out:
+                while chunk := body.read(_CHUNK_BYTES):
+                    size_bytes += len(chunk)
+                    if bytes_limit is not None and size_bytes > bytes_limit:
+                        raise UploadTooLarge(f"{name} is larger than the limit of {bytes_limit} bytes")
+                    whole.update(chunk)
+                    out.write(chunk)
+                out.flush()
+                os.fsync(out.fileno())
+            digest = whole.hexdigest()
+            path = self._path(digest)
+            path.parent.mkdir(exist_ok=True)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        return ArtifactRef(digest=digest, name=Path(name).name, size_bytes=size_bytes)
+
+    def path(self, digest: str) -> Path:
+        """Where the artifact lies; readers may map it. Raises UnknownArtifact."""
+        path = self._path(digest)
+        if not path.is_file():
+            raise UnknownArtifact(f"no artifact {digest}")
+        return path
+
+    def _path(self, digest: str) -> Path:
+        if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+            raise UnknownArtifact(f"{digest!r} is not a SHA-256 digest")
+        return self.folder / digest[:2] / digest[2:]

@@ -1,0 +1,346 @@
+"""The whole pipeline in one process: the same reactors as a cluster, on the SQLite log, without a broker."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from cascade_schemas.codec import MalformedEvent, decode, encode
+from cascade_schemas.events import AnyEvent, ArtifactRef, RecordDeadLettered, RunCancelled, TraceUploaded
+
+from services.aggregator import queries
+from services.aggregator.reactor import Aggregator
+from services.aggregator.shell import TOPICS as AGGREGATOR_TOPICS
+from services.aggregator.shell import AggregatorShell, Delivered
+from services.aggregator.state_hash import state_hash
+from services.aggregator.store import Store
+from services.ingest import admission
+from services.ingest.plan import Planner
+from services.ingest.reactor import Ingest
+from services.runtime.artifacts import ArtifactStore
+from services.runtime.eventlog import EventLog, StoredRecord
+from services.runtime.reactor import Reactor
+from services.runtime.settings import Settings
+from services.simworker.reactor import Simworker
+from services.simworker.simulators.base import KernelSimulator
+
+log = logging.getLogger("cascade")
+
+_RECORDS_PER_READ = 64
+_EVENTS_PER_APPEND = 256
+_DEAD_LETTER_BYTES_LIMIT = 64 << 10
+_IDLE_WAIT_S = 0.5
+
+
+class HomeInUse(RuntimeError):
+    """Another process has this CASCADE_HOME open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a service reads, and which past events of it its memory is made of."""
+
+    topic: str
+    read_types: tuple[str, ...]
+    restored_types: tuple[str, ...] = ()
+
+
+class LogService:
+    """A reactor between two ends of the log: reads, reacts, and appends answers with its new position."""
+
+    def __init__(self, name: str, reactor: Reactor, subscriptions: Sequence[Subscription], shell: Embedded) -> None:
+        self.name = name
+        self._reactor = reactor
+        self._subscriptions = subscriptions
+        self._shell = shell
+        self._next = {s.topic: shell.log.committed(name, s.topic) for s in subscriptions}
+        for subscription in subscriptions:
+            self._restore(subscription)
+
+    def _restore(self, subscription: Subscription) -> None:
+        offset, end = 0, self._next[subscription.topic]
+        while subscription.restored_types and offset < end:
+            types = subscription.restored_types
+            stored = self._shell.log.read(subscription.topic, offset, _RECORDS_PER_READ, types=types)
+            for one in stored:
+                if one.offset < end and (event := self._shell.event_of(one, self.name)) is not None:
+                    self._reactor.restore(event)
+            if not stored:
+                return
+            offset = stored[-1].offset + 1
+
+    def step(self) -> bool:
+        """Answer one read of each topic; False where there was nothing to read."""
+        worked = False
+        for subscription in self._subscriptions:
+            topic = subscription.topic
+            stored = self._shell.log.read(topic, self._next[topic], _RECORDS_PER_READ)
+            if not stored:
+                continue
+            worked = True
+            moved = {topic: stored[-1].offset + 1}
+            pending: list[AnyEvent] = []
+            for answer in self._answers(stored, subscription.read_types):
+                pending.append(answer)
+                if len(pending) >= _EVENTS_PER_APPEND:
+                    self._shell.publish(pending)
+                    pending = []
+            self._shell.publish(pending, commit=(self.name, moved))
+            self._next |= moved
+        return worked
+
+    def _answers(self, stored: Sequence[StoredRecord], read_types: tuple[str, ...]) -> Iterator[AnyEvent]:
+        for one in stored:
+            if one.record.headers.get("type") not in read_types:
+                continue  # not decoded: launches alone are most of a catalog's bytes
+            event = self._shell.event_of(one, self.name)
+            if event is not None:
+                yield from self._reactor.react(event)
+        yield from self._reactor.settle()
+
+
+class AggregatorService:
+    """The aggregator on the embedded log; its positions are the store's."""
+
+    name = "aggregator"
+
+    def __init__(self, store: Store, shell: Embedded) -> None:
+        self._shell = shell
+        self._aggregator = AggregatorShell(store, shell.publish)
+        self._is_first = True
+
+    def step(self) -> bool:
+        delivered: list[Delivered] = []
+        for topic in AGGREGATOR_TOPICS:
+            stored = self._shell.log.read(topic, self._aggregator.next_offset(topic), _RECORDS_PER_READ * 4)
+            delivered.extend(Delivered(topic, 0, s.offset, self._shell.event_of(s, self.name)) for s in stored)
+            if topic == "predictions" and stored:
+                break  # all of them before anything else: see AggregatorShell
+        is_first, self._is_first = self._is_first, False
+        return self._aggregator.deliver(delivered) if delivered or is_first else False
+
+
+class Embedded:
+    """One CASCADE_HOME, open and locked. `pump` runs everything in the caller's thread, `start` in threads."""
+
+    def __init__(self, settings: Settings, simulators: dict[str, KernelSimulator], now_ms: Callable[[], int]) -> None:
+        settings.home.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock_home(settings.home)
+        self.settings = settings
+        self.simulators = tuple(simulators)
+        self.now_ms = now_ms
+        self.listeners: list[Callable[[Sequence[AnyEvent]], None]] = []
+        self.log = EventLog(settings.home / "events.sqlite")
+        self.artifacts = ArtifactStore(settings.home / "artifacts")
+        self.store = Store(settings.home / "cascade.duckdb", thread_count=settings.thread_count)
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        ended = ("TraceCompleted", "TraceRejected")
+        tasks, requests, cancelled = ("KernelTaskTraced",), ("RunRequested", "RunCancelled"), ("RunCancelled",)
+        work = tuple(Subscription(f"work.{name}", ("KernelSimulationRequested",)) for name in simulators)
+        self.services: list[LogService | AggregatorService] = [
+            LogService(
+                "ingest",
+                Ingest(self._named),
+                (Subscription("catalog", ended, ended), Subscription("uploads", ("TraceUploaded",))),
+                self,
+            ),
+            LogService(
+                "planner",
+                Planner(),
+                (Subscription("catalog", tasks, tasks), Subscription("runs", requests, requests)),
+                self,
+            ),
+            LogService(
+                "simworker",
+                Simworker(simulators, worker="embedded", now_ms=now_ms),
+                (Subscription("runs", cancelled, cancelled), *work),
+                self,
+            ),
+            AggregatorService(self.store, self),
+        ]
+
+    def close(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self.log.close()
+        self.store.close()
+        self._lock.close()
+
+    def publish(self, events: Sequence[AnyEvent], *, commit: tuple[str, dict[str, int]] | None = None) -> None:
+        """Append events to the log, all or none, and tell listeners of them."""
+        if not events and commit is None:
+            return
+        self.log.append([encode(event) for event in events], timestamp_ms=self.now_ms(), commit=commit)
+        for listener in self.listeners:
+            listener(events)
+
+    def event_of(self, stored: StoredRecord, service: str) -> AnyEvent | None:
+        """The record's event; a malformed record is put aside once, with its reason, and None returned."""
+        try:
+            return decode(stored.record.headers, stored.record.value)
+        except MalformedEvent as error:
+            self.publish([dead_letter(stored, service, str(error))])
+            return None
+
+    def pump(self) -> None:
+        """Work until nothing waits."""
+        while any([service.step() for service in self.services]):  # noqa: C419 - every service gets its turn
+            pass
+
+    def start(self) -> None:
+        """Work in one thread per service until `close`."""
+        for service in self.services:
+            thread = threading.Thread(target=self._serve, args=(service,), name=f"cascade-{service.name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _serve(self, service: LogService | AggregatorService) -> None:
+        seen = -1
+        while not self._stop.is_set():
+            seen_before = seen
+            seen = self.log.wait(seen_before, 0.0)
+            try:
+                worked = service.step()
+            except Exception:
+                # A bug must not look like an idle service: say it, and stop the process's claim to be healthy.
+                log.exception("service_failed service=%s", service.name)
+                self._stop.set()
+                raise
+            if not worked:
+                self.log.wait(seen, _IDLE_WAIT_S)
+
+    # --- what users ask for -----------------------------------------------------------------------------------
+
+    def store_artifact(self, path: Path) -> ArtifactRef:
+        with path.open("rb") as body:
+            return self.artifacts.put(body, path.name)
+
+    def upload(self, upload: TraceUploaded) -> str:
+        """Ask for an import, unless the same files with the same options were imported before."""
+        if not self.store.query("select 1 from trace_ends where trace_id = ?", [upload.trace_id]):
+            self.publish([upload])
+        return upload.trace_id
+
+    def request_run(
+        self, run_id: str, trace_id: str, gpus: Sequence[str], *, simulator: str = "analytic", name: str = ""
+    ) -> str:
+        """Ask for a run. Raises BadRequest, UnknownGpu, BadOverride, UnknownTrace."""
+        trace = queries.trace_report(self.store, trace_id)
+        if trace["status"] == "rejected":
+            raise admission.BadRequest(f"trace {trace_id} was rejected: {trace['reason']}")
+        request = admission.run(
+            run_id,
+            trace_id,
+            gpus,
+            simulator=simulator,
+            simulators=self.simulators,
+            source_gpu=trace["source_gpu"],
+            name=name,
+        )
+        self.publish([request])
+        return run_id
+
+    def cancel_run(self, run_id: str) -> None:
+        """Withdraw a run; one that has ended stays as it is. Raises UnknownRun."""
+        if queries.run_report(self.store, run_id)["status"] == "running":
+            self.publish([RunCancelled(run_id=run_id)])
+
+    def verify_run(self, run_id: str) -> Verification:
+        """Fold the run's events into an empty store and compare state hashes. Raises UnknownRun."""
+        report = queries.run_report(self.store, run_id)
+        keys = [run_id, str(report["trace"]["trace_id"])]
+        replayed = replay(self.log, keys)
+        try:
+            return Verification(
+                logged=report["state_hash"] or "",
+                stored=state_hash(self.store, run_id),
+                replayed=state_hash(replayed, run_id),
+            )
+        finally:
+            replayed.close()
+
+    @property
+    def is_failed(self) -> bool:
+        return self._stop.is_set() and any(not thread.is_alive() for thread in self._threads)
+
+    @contextlib.contextmanager
+    def _named(self, artifacts: Sequence[ArtifactRef]) -> Iterator[list[Path]]:
+        """Artifacts under their original names, as links in a temporary folder."""
+        with tempfile.TemporaryDirectory(dir=self.settings.home, prefix="open-") as folder:
+            paths = []
+            for index, artifact in enumerate(artifacts):
+                place = Path(folder) / str(index)
+                place.mkdir()
+                path = place / Path(artifact.name).name
+                path.symlink_to(self.artifacts.path(artifact.digest))
+                paths.append(path)
+            yield paths
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Three state hashes of one run that must be one."""
+
+    logged: str  # said when the run ended
+    stored: str  # of the rows in the store now
+    replayed: str  # of the rows that its events give today
+
+    @property
+    def is_equal(self) -> bool:
+        return self.logged == self.stored == self.replayed != ""
+
+
+def replay(event_log: EventLog, keys: Sequence[str]) -> Store:
+    """An in-memory store holding what the events of these keys say; the caller closes it."""
+    store = Store(None)
+    aggregator = Aggregator(store)
+    for stored in event_log.read_keys(keys):
+        with contextlib.suppress(MalformedEvent):  # put aside when it was first read
+            event = decode(stored.record.headers, stored.record.value)
+            if event is not None:
+                aggregator.restore(event)
+    store.commit(aggregator.taken_rows(), {})
+    return store
+
+
+def dead_letter(stored: StoredRecord, service: str, reason: str) -> RecordDeadLettered:
+    body = stored.record.value[: _DEAD_LETTER_BYTES_LIMIT * 3 // 4]
+    return RecordDeadLettered(
+        service=service,
+        source_topic=stored.topic,
+        source_partition=0,
+        source_offset=stored.offset,
+        reason=reason,
+        record_base64=base64.b64encode(body).decode(),
+    )
+
+
+def _lock_home(home: Path) -> IO[str]:
+    handle = (home / "lock").open("a+")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        handle.seek(0)
+        owner = handle.read().strip() or "unknown"
+        handle.close()
+        raise HomeInUse(f"{home} is in use by process {owner}; stop it, or set CASCADE_HOME to another folder") from error
+    handle.truncate(0)
+    handle.write(str(os.getpid()))
+    handle.flush()
+    return handle
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000

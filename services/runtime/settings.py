@@ -1,0 +1,38 @@
+"""Settings, read once from the environment in `main` and passed down; nothing below reads the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class BadSetting(ValueError):
+    """An environment variable has a value that cannot be used; the message names both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where state lives and how much of the machine may be used."""
+
+    home: Path
+    thread_count: int
+    upload_bytes_limit: int
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Settings:
+        default_home = Path(environ.get("HOME", ".")) / ".cascade"
+        return cls(
+            home=Path(environ.get("CASCADE_HOME") or default_home).expanduser().absolute(),
+            thread_count=_count(environ, "CASCADE_THREADS", 2),
+            upload_bytes_limit=_count(environ, "CASCADE_UPLOAD_MIB", 4096) << 20,
+        )
+
+
+def _count(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name, "")
+    if not text:
+        return default
+    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
+        raise BadSetting(f"{name}={text!r}: must be a whole number from 1 to 1000000")
+    return int(text)

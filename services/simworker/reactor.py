@@ -1,0 +1,169 @@
+"""KernelSimulationRequested in; KernelsSimulated out, failed tasks with their reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from cascade_schemas.batches import RESULTS, tasks_of
+from cascade_schemas.events import (
+    AnyEvent,
+    KernelSimulationRequested,
+    KernelsSimulated,
+    RunCancelled,
+    SimulatorFinished,
+    SimulatorLogged,
+    SimulatorStarted,
+)
+
+from numpy.typing import NDArray
+
+from services.kernels.work import Work, WorkTable
+from services.kernels.work_of import work_of
+from services.simworker.simulators.base import KernelSimulator, Predictions
+
+_WORKS_REMEMBERED = 65_536  # ~60 MB: a run's tasks come once per config, their work is the same each time
+
+
+@dataclass
+class _Pending:
+    """One set of tasks wanted on several configs, possibly by several runs: one call of the simulator."""
+
+    task_ids: tuple[str, ...]
+    requests: list[KernelSimulationRequested]
+
+
+class Simworker:
+    """Collects what waits in the log and simulates it in one call per distinct set of tasks."""
+
+    def __init__(self, simulators: dict[str, KernelSimulator], worker: str, now_ms: Callable[[], int]) -> None:
+        self._simulators = simulators
+        self._roofline = simulators["roofline"]  # shown beside every prediction
+        self._worker = worker
+        self._now_ms = now_ms
+        self._works: dict[str, Work] = {}
+        self._pending: dict[tuple[str, tuple[str, ...]], _Pending] = {}
+        self._cancelled: set[str] = set()
+        self._started: set[tuple[str, str]] = set()
+        self._line_counts: dict[tuple[str, str], int] = {}
+
+    def react(self, event: AnyEvent) -> Iterator[AnyEvent]:
+        self.restore(event)
+        if isinstance(event, KernelSimulationRequested) and event.run_id not in self._cancelled:
+            task_ids = tuple(event.rows.column("task_id").to_pylist())
+            self._learn_works(event.rows, task_ids)
+            key = (event.simulator, task_ids)
+            self._pending.setdefault(key, _Pending(task_ids, [])).requests.append(event)
+        yield from ()
+
+    def restore(self, event: AnyEvent) -> None:
+        if isinstance(event, RunCancelled):
+            self._cancelled.add(event.run_id)
+
+    def settle(self) -> Iterator[AnyEvent]:
+        pending, self._pending = self._pending, {}
+        for (simulator_name, _), work in pending.items():
+            wanted = [request for request in work.requests if request.run_id not in self._cancelled]
+            if wanted:
+                yield from self._simulate(self._simulators[simulator_name], work.task_ids, wanted)
+
+    def _learn_works(self, rows: pa.RecordBatch, task_ids: tuple[str, ...]) -> None:
+        unknown = [index for index, task_id in enumerate(task_ids) if task_id not in self._works]
+        if not unknown:
+            return
+        if len(self._works) + len(unknown) > _WORKS_REMEMBERED:
+            self._works.clear()
+            unknown = list(range(len(task_ids)))
+        tasks = tasks_of(rows.take(pa.array(unknown)))
+        for task_id, task in zip((task_ids[index] for index in unknown), tasks, strict=True):
+            self._works[task_id] = work_of(task)
+
+    def _simulate(
+        self, simulator: KernelSimulator, task_ids: tuple[str, ...], requests: list[KernelSimulationRequested]
+    ) -> Iterator[AnyEvent]:
+        for request in requests:
+            if (request.run_id, request.config_id) not in self._started:
+                self._started.add((request.run_id, request.config_id))
+                yield self._started_event(simulator, request)
+        table = WorkTable.of([self._works[task_id] for task_id in task_ids])
+        began_ms = self._now_ms()
+        predictions = simulator.simulate(table, [request.gpu for request in requests])
+        roofline_ns = self._roofline.simulate(table, [request.gpu for request in requests]).duration_ns
+        elapsed_ms = self._now_ms() - began_ms
+        for index, request in enumerate(requests):
+            rows = result_rows(task_ids, table, predictions, roofline_ns, index)
+            failed_count = rows.column("duration_ns").null_count
+            yield KernelsSimulated(
+                run_id=request.run_id, config_id=request.config_id, simulator=simulator.name, rows=rows
+            )
+            line = f"{len(task_ids)} tasks on {request.gpu.name}: {failed_count} failed, {elapsed_ms} ms for {len(requests)} configs"
+            yield self._logged_event(request, line)
+            yield SimulatorFinished(
+                run_id=request.run_id,
+                config_id=request.config_id,
+                simulated_count=len(task_ids) - failed_count,
+                failed_count=failed_count,
+                elapsed_ms=elapsed_ms,
+            )
+
+    def _started_event(self, simulator: KernelSimulator, request: KernelSimulationRequested) -> SimulatorStarted:
+        return SimulatorStarted(
+            run_id=request.run_id,
+            config_id=request.config_id,
+            simulator=simulator.name,
+            simulator_version=simulator.version,
+            calibration_digest=simulator.calibration_digest,
+            worker=self._worker,
+        )
+
+    def _logged_event(self, request: KernelSimulationRequested, line: str) -> SimulatorLogged:
+        key = (request.run_id, request.config_id)
+        first_line = self._line_counts.get(key, 0)
+        self._line_counts[key] = first_line + 1
+        return SimulatorLogged(run_id=request.run_id, config_id=request.config_id, first_line=first_line, lines=(line,))
+
+
+def result_rows(
+    task_ids: tuple[str, ...],
+    work: WorkTable,
+    predictions: Predictions,
+    roofline_ns: NDArray[np.int64],
+    config: int,
+) -> pa.RecordBatch:
+    """One config's predictions as a batch of RESULTS, in the order of the tasks; a negative duration is a failure.
+
+    roofline_ns: the datasheet baseline, shape (configs, tasks).
+    """
+    failed = predictions.duration_ns[config] < 0
+
+    def times(column: np.ndarray) -> pa.Array:
+        return pa.array(column[config].astype(np.int64), type=pa.int64(), mask=failed)
+
+    def words(values: list[str]) -> pa.Array:
+        return pa.array(values, type=pa.string()).dictionary_encode()
+
+    count = len(task_ids)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(task_ids, type=pa.string()),
+            times(predictions.duration_ns),
+            times(predictions.p10_ns),
+            times(predictions.p90_ns),
+            pa.array(np.rint(predictions.sigma[config] * 1e6).astype(np.int64), type=pa.int64(), mask=failed),
+            words([str(family) for family in work.text("family")]),
+            words([predictions.tier] * count),
+            words(predictions.reasons_of(config)),
+            words(predictions.bounds_of(config)),
+            times(predictions.tensor_ns),
+            times(predictions.dram_ns),
+            times(predictions.l2_ns),
+            times(predictions.issue_ns),
+            times(predictions.launch_ns),
+            pa.nulls(count, pa.int64()),
+            pa.array(np.zeros(count, dtype=np.bool_), type=pa.bool_()),
+            pa.array(np.rint(roofline_ns[config]).astype(np.int64), type=pa.int64()),
+        ],
+        schema=RESULTS,
+    )

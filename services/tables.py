@@ -1,0 +1,125 @@
+"""Reports as text for a terminal. A number never stands without its interval and its provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cascade_schemas.gpu import GpuSpec
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+Report = Mapping[str, Any]
+
+_ASSUMPTIONS = {
+    "host_not_measured": "no unprofiled host baseline: a step is GPU time plus default launch gaps; p10 is GPU time alone",
+    "host_issue_assumed_in_p90": "p90 of a step is at least a Python host's launch rate for eager launches",
+    "missing_ranks_assumed_equal": "ranks missing from the trace are assumed equal to those present",
+}
+_PROVENANCE = {
+    "recorded-on-cpu": "recorded-on-cpu: real engine steps and shapes, recorded without a GPU; kernels are derived",
+    "measured": "measured",
+    "synthesized": "synthesized: no engine ran; steps and kernels are made from the model's architecture",
+}
+
+
+def run_table(report: Report) -> RenderableType:
+    """GPU, kernel time, steps, TTFT, TPOT with their intervals; provenance, assumptions and reasons below."""
+    trace = report["trace"]
+    table = Table(title=f"{trace.get('name', '')}   run {report['run_id']} {report['status']}", title_justify="left")
+    table.add_column("GPU", no_wrap=True)
+    for name in ("kernel time", "prefill step", "decode step", "TTFT", "TPOT"):
+        table.add_column(f"{name} ms", justify="right", no_wrap=True)
+    table.add_column("error", justify="right")
+    for config in report["configs"]:
+        table.add_row(config["gpu"], *_cells(config))
+    lines: list[RenderableType] = [table]
+    lines.append(Text(f"provenance: {_PROVENANCE.get(trace.get('provenance') or '', 'unknown')}"))
+    lines.extend(Text(line) for line in _footnotes(report))
+    return Group(*lines)
+
+
+def _cells(config: Report) -> list[str]:
+    if config["infeasible"]:
+        return ["INFEASIBLE", "", "", "", "", ""]
+    kernel = config["kernel_time_ms"]
+    whole = None if kernel is None else {"value": kernel, **config["kernel_time_interval_ms"]}
+    error = config["error"]
+    return [
+        estimate(whole),
+        estimate(config["prefill_step_ms"]),
+        estimate(config["decode_step_ms"]),
+        estimate(config["ttft_ms"]),
+        estimate(config["tpot_ms"]),
+        f"{error['mape']:.1%} of {error['kernels']}" if error else "-",
+    ]
+
+
+def _footnotes(report: Report) -> Iterable[str]:
+    configs: Sequence[Report] = report["configs"]
+    yield "in brackets p10-p90; TTFT and TPOT count from the first step's start: no queueing, no network"
+    tokens = {config["ttft_prompt_tokens"] for config in configs if config["ttft_ms"]}
+    for count in sorted(token for token in tokens if token):
+        request = next(config["ttft_request"] for config in configs if config["ttft_prompt_tokens"] == count)
+        yield f"TTFT is request {request}'s, with the most prompt tokens ({count})"
+    for name in sorted({name for config in configs for name in config["assumptions"]}):
+        yield f"assumption {name}: {_ASSUMPTIONS.get(name, name)}"
+    for config in configs:
+        if config["infeasible"]:
+            yield f"{config['gpu']}: infeasible: {config['infeasible']}"
+    for reason in dict.fromkeys(config["reason"] for config in configs if config["reason"] and not config["infeasible"]):
+        yield reason
+
+
+def estimate(value: Report | None) -> str:
+    """12.3 (11.0-14.1), three significant digits; - where there is none."""
+    if value is None:
+        return "-"
+    return f"{digits(value['value'])} ({digits(value['p10'])}-{digits(value['p90'])})"
+
+
+def digits(value: float) -> str:
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+
+
+def trace_summary(report: Report) -> RenderableType:
+    lines = [
+        f"trace {report['trace_id']}  {report['name']}  {_PROVENANCE.get(report['provenance'] or '', '')}",
+        f"{report['kernels']} kernels, {report['signatures']} signatures, {report['tasks']} tasks,"
+        f" {report['launchless_kernels']} without a launch; source GPU {report['source_gpu'] or 'none'};"
+        f" model {report['model'] or 'not given'}; {report['engine']} {report['engine_version']}",
+    ]
+    for step in report["steps"]:
+        lines.append(
+            f"step {step['step']:4} {step['phase']:8} {step['context_requests']} prefills of {step['context_tokens']} tokens,"
+            f" {step['generation_requests']} decodes, {step['kernels']} kernels"
+        )
+    quality = report["quality"] or {}
+    found = [f"{name} {value}" for name, value in quality.items() if isinstance(value, int) and value]
+    lines.append(f"quality: {', '.join(found) or 'nothing to report'}")
+    lines.extend(quality.get("notes", []))
+    lines.append(f"next: cascade run {report['trace_id']} --gpu h100_sxm --gpu b200_sxm")
+    return Group(*(Text(line) for line in lines))
+
+
+def gpu_table(specs: Sequence[GpuSpec]) -> RenderableType:
+    table = Table()
+    for name in ("id", "name", "class", "SMs", "clock GHz", "bf16 TFLOP/s", "DRAM GB/s", "DRAM GiB", "L2 MiB", "link GB/s"):
+        table.add_column(name, justify="left" if name in ("id", "name", "class") else "right", no_wrap=True)
+    for spec in specs:
+        table.add_row(
+            spec.gpu,
+            spec.name,
+            spec.programming_class,
+            str(spec.sm_count),
+            f"{spec.boost_hz / 1e9:.2f}",
+            f"{spec.bf16_flop_per_s / 1e12:.0f}",
+            f"{spec.dram_bytes_per_s / 1e9:.0f}",
+            f"{spec.dram_bytes / 2**30:.0f}",
+            f"{spec.l2_bytes / 2**20:.0f}",
+            f"{spec.link_bytes_per_s / 1e9:.0f}",
+        )
+    return table
