@@ -806,7 +806,12 @@ def _derived(match: re.Match[str], _: str) -> Recognised | None:
     is_matmul = family in {Family.GEMM, Family.MOE_GEMM} or family.startswith("attention")
     return Recognised(
         family,
-        Library.TORCH if match[1] in _DERIVED_TORCH else Library.NCCL if collective else Library.UNKNOWN,
+        # Which library multiplies matrices and attends is the target GPU's choice.
+        Library.TORCH
+        if match[1] in _DERIVED_TORCH
+        else Library.NCCL
+        if collective
+        else _DERIVED_LIBRARIES.get(family, Library.UNKNOWN),
         kind=kind,
         math=_math_of(bits) if is_matmul else Math.NONE if family == Family.COPY else Math.FP32,
         a_bits=bits,
@@ -853,6 +858,7 @@ _DERIVED: dict[str, tuple[Family, str, str]] = {
     "all_reduce": (Family.COLLECTIVE, "", "all_reduce"),
     "all_gather": (Family.COLLECTIVE, "", "all_gather"),
 }
+_DERIVED_LIBRARIES = dict.fromkeys((Family.NORM, Family.ROPE, Family.ACTIVATION, Family.KV_WRITE), Library.VLLM)
 _DERIVED_TORCH = {
     "layer_norm",
     "relu",
