@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_schemas.events import AnyEvent, KernelsSimulated, KernelTaskTraced, RunRequested
-from cascade_schemas.gpu import BadOverride, UnknownGpu, known_gpus, load_gpu
+from cascade_schemas.gpu import InvalidConfig, UnknownGpu, known_gpus, load_gpu
 from cascade_schemas.model import ModelSpec, UnknownModel, UnsupportedModel, load_model
 from rich.console import Console
 
@@ -50,7 +50,7 @@ class BadInput(Exception):
 _MENDABLE = (
     BadInput,
     BadSetting,
-    BadOverride,
+    InvalidConfig,
     UnknownGpu,
     UnknownModel,
     UnsupportedModel,

@@ -78,6 +78,11 @@ class GpuSpec(Value):
     def l2_bytes_per_s(self) -> int:
         return L2_BYTES_PER_CLK_PER_SM * self.sm_count * self.boost_hz
 
+    @property
+    def config_id(self) -> str:
+        """Equal for equal chips, however they were written."""
+        return digest(self)
+
     def flop_per_s(self, math_name: str) -> int:
         """Dense rate of "fp64", "fp32", "tf32", "bf16", "fp8", "int8" or "fp4"; 0 where the GPU lacks it."""
         return int(getattr(self, f"{math_name}_flop_per_s"))
@@ -92,8 +97,7 @@ class Config(Value):
 
     @property
     def config_id(self) -> str:
-        """Equal for equal chips, however they were written, whoever shares the work."""
-        return digest(self.gpu)
+        return self.gpu.config_id
 
 
 @cache
@@ -133,6 +137,8 @@ def match_device(
         for gpu, _ in _files().values()
         if _agrees(gpu, sm_count, dram_bytes, compute_capability)
     }
+    if not device_name and len(shared) == 1:
+        return _files()[next(iter(shared))][0]  # ROCm leaves the name empty; the numbers of one GPU are enough
     best = max(shared, key=lambda gpu: (shared[gpu], "sxm" in gpu, gpu), default=None)
     return _files()[best][0] if best is not None and shared[best] else None
 

@@ -50,7 +50,7 @@ def run(
     source_gpu: str | None,
     name: str = "",
 ) -> RunRequested:
-    """A run over configs as the user wrote them, the source GPU added. Raises BadRequest, UnknownGpu, BadOverride."""
+    """A run over configs as the user wrote them, the source GPU added. Raises BadRequest, UnknownGpu, InvalidConfig."""
     known = sorted(simulators)
     if simulator not in known:
         raise BadRequest(f"simulator {simulator!r} is not known; known: {', '.join(known)}")

@@ -133,16 +133,24 @@ class AggregatorService:
 class Embedded:
     """One CASCADE_HOME, open and locked. `pump` runs everything in the caller's thread, `start` in threads."""
 
-    def __init__(self, settings: Settings, simulators: dict[str, KernelSimulator], now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        simulators: dict[str, KernelSimulator],
+        now_ms: Callable[[], int],
+        *,
+        open_log: Callable[[Path], EventLog] = EventLog,
+        open_store: Callable[[Path], Store] = Store,
+    ) -> None:
         settings.home.mkdir(parents=True, exist_ok=True)
         self._lock = _lock_home(settings.home)
         self.settings = settings
         self.simulators = tuple(simulators)
         self.now_ms = now_ms
         self.listeners: list[Callable[[Sequence[AnyEvent]], None]] = []
-        self.log = EventLog(settings.home / "events.sqlite")
+        self.log = open_log(settings.home / "events.sqlite")
         self.artifacts = ArtifactStore(settings.home / "artifacts")
-        self.store = Store(settings.home / "cascade.duckdb", thread_count=settings.thread_count)
+        self.store = open_store(settings.home / "cascade.duckdb")
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         ended = ("TraceCompleted", "TraceRejected")
@@ -236,7 +244,7 @@ class Embedded:
     def request_run(
         self, run_id: str, trace_id: str, gpus: Sequence[str], *, simulator: str = "analytic", name: str = ""
     ) -> str:
-        """Ask for a run. Raises BadRequest, UnknownGpu, BadOverride, UnknownTrace."""
+        """Ask for a run. Raises BadRequest, UnknownGpu, InvalidConfig, UnknownTrace."""
         trace = queries.trace_report(self.store, trace_id)
         if trace["status"] == "rejected":
             raise admission.BadRequest(f"trace {trace_id} was rejected: {trace['reason']}")

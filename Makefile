@@ -1,0 +1,45 @@
+# make run    set up, run the example on many GPUs, print the table, serve the UI     (SERVE=0 stops after the table)
+# make test   set up and run all tests; one table at the end                          (make test-long: the slow ones)
+# make check  formatting, lint, types of Python and TypeScript
+# make bench  speed, as ratios within one run
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+SERVE ?= 1
+BIN := .venv/bin
+STARTED := $(shell date +%s)
+
+.PHONY: run setup web test test-long check bench schemas accuracy clean
+
+setup:
+	@$(PYTHON) infra/setup.py run
+
+run: setup
+	@$(BIN)/python infra/example.py --started $(STARTED) --serve $(SERVE) --python $(PYTHON)
+
+web:
+	@$(PYTHON) infra/setup.py run web
+	@$(BIN)/python infra/web.py build
+
+test:
+	@$(PYTHON) infra/setup.py run test
+	@$(BIN)/python tests/run_all.py
+
+test-long:
+	@$(PYTHON) infra/setup.py run test
+	@$(BIN)/python tests/run_all.py --long
+
+check:
+	@$(PYTHON) infra/setup.py run test
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: setup
+	@$(PYTHON) infra/setup.py run test
+	@$(BIN)/python -m tests.bench
+
+schemas: setup
+	@$(BIN)/python -m cascade_schemas.generate
+
+clean:
+	rm -rf .venv web/node_modules web/dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

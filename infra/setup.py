@@ -1,0 +1,126 @@
+"""Make .venv ready: `python3 infra/setup.py run` for the program, `… run test` for its tests, `… run web` with Node.
+
+Only the standard library; says the one command that mends what is missing. What is already there is left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+REQUIREMENTS = ROOT / "infra" / "requirements"
+PACKAGES = ("schemas", "profiler_sdk", ".")
+PYTHON_MIN = (3, 11)
+NODE_MIN = 20
+
+
+def main(wanted: list[str]) -> None:
+    if sys.version_info < PYTHON_MIN:
+        have = ".".join(map(str, sys.version_info[:3]))
+        stop(f"Python {have} is too old; run with 3.11 or later: make PYTHON=python3.12 run")
+    make_venv()
+    for name in wanted:
+        if name == "web":
+            install_web()
+        else:
+            install(name)
+    install_packages()
+
+
+def make_venv() -> None:
+    if (VENV / "bin" / "python").exists():
+        return
+    print(f"creating {VENV.name}", flush=True)
+    made = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True, check=False)
+    if made.returncode == 0:
+        return
+    # Debian splits ensurepip off; the venv itself can be made without it if a pip outside can fill it.
+    shutil.rmtree(VENV, ignore_errors=True)
+    if has_module("virtualenv"):
+        run([sys.executable, "-m", "virtualenv", "-q", str(VENV)])
+        return
+    if has_module("pip"):
+        run([sys.executable, "-m", "venv", "--without-pip", str(VENV)])
+        run([sys.executable, "-m", "pip", "--python", str(VENV / "bin" / "python"), "install", "-q", "pip"])
+        return
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    stop(f"this Python has no venv module; mend it with: sudo apt-get install python{version}-venv")
+
+
+def install(name: str) -> None:
+    requirements = REQUIREMENTS / f"{name}.txt"
+    stamp = VENV / f".installed-{name}"
+    wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    print(f"installing {requirements.relative_to(ROOT)}", flush=True)
+    pip("install", "-q", "--require-hashes", "--no-deps", "-r", str(requirements))
+    stamp.write_text(wanted)
+
+
+def install_packages() -> None:
+    stamp = VENV / ".installed-packages"
+    present = [ROOT / package for package in PACKAGES if (ROOT / package / "pyproject.toml").exists()]
+    wanted = hashlib.sha256(b"".join((package / "pyproject.toml").read_bytes() for package in present)).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    print("installing cascade", flush=True)
+    editable = [argument for package in present for argument in ("-e", str(package))]
+    pip("install", "-q", "--no-deps", "--no-build-isolation", *editable)
+    stamp.write_text(wanted)
+
+
+def install_web() -> None:
+    """Node from PATH where new enough, else from a wheel in the venv; then the page's packages."""
+    if not has_node():
+        install("node")
+    lock = ROOT / "web" / "package-lock.json"
+    stamp = ROOT / "web" / "node_modules" / ".installed"
+    wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    print("installing web packages", flush=True)
+    run(["npm", "ci", "--no-audit", "--no-fund", "--silent", "--prefix", str(ROOT / "web")], env=node_environ())
+    stamp.write_text(wanted)
+
+
+def has_node() -> bool:
+    node = shutil.which("node", path=node_environ()["PATH"])
+    if node is None:
+        return False
+    said = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
+    return said.startswith("v") and said[1:].split(".")[0].isdecimal() and int(said[1:].split(".")[0]) >= NODE_MIN
+
+
+def node_environ() -> dict[str, str]:
+    return {**os.environ, "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
+
+
+def pip(*arguments: str) -> None:
+    run([str(VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", *arguments])
+
+
+def has_module(name: str) -> bool:
+    probe = [sys.executable, "-c", f"import {name}"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+def run(command: list[str], env: dict[str, str] | None = None) -> None:
+    done = subprocess.run(command, check=False, env=env)
+    if done.returncode != 0:
+        stop(f"{' '.join(command[:6])} … failed with exit code {done.returncode}")
+
+
+def stop(sentence: str) -> None:
+    print(f"setup: {sentence}", file=sys.stderr)
+    raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["run"])
