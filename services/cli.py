@@ -61,7 +61,7 @@ _MENDABLE = (
 )
 
 _screen = Console(stderr=True)
-_out = Console()
+_out = Console(soft_wrap=False, width=None if sys.stdout.isatty() else 110)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

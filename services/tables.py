@@ -27,13 +27,12 @@ _PROVENANCE = {
 def run_table(report: Report) -> RenderableType:
     """GPU, kernel time, steps, TTFT, TPOT with their intervals; provenance, assumptions and reasons below."""
     trace = report["trace"]
-    table = Table(title=f"{trace.get('name', '')}   run {report['run_id']} {report['status']}", title_justify="left")
+    table = Table(title=f"{trace.get('name', '')}   run {report['run_id']} {report['status']}", title_justify="left", show_lines=True)
     table.add_column("GPU", no_wrap=True)
-    for name in ("kernel time", "prefill step", "decode step", "TTFT", "TPOT"):
-        table.add_column(f"{name} ms", justify="right", no_wrap=True)
-    table.add_column("error", justify="right")
+    for name in ("kernel\ntime ms", "prefill\nstep ms", "decode\nstep ms", "TTFT\nms", "TPOT\nms"):
+        table.add_column(name, justify="right", no_wrap=True)
     for config in report["configs"]:
-        table.add_row(config["gpu"], *_cells(config))
+        table.add_row(config["gpu"].replace(":", ":\n", 1), *_cells(config))
     lines: list[RenderableType] = [table]
     lines.append(Text(f"provenance: {_PROVENANCE.get(trace.get('provenance') or '', 'unknown')}"))
     lines.extend(Text(line) for line in _footnotes(report))
@@ -42,27 +41,28 @@ def run_table(report: Report) -> RenderableType:
 
 def _cells(config: Report) -> list[str]:
     if config["infeasible"]:
-        return ["INFEASIBLE", "", "", "", "", ""]
+        return ["INFEASIBLE", "", "", "", ""]
     kernel = config["kernel_time_ms"]
     whole = None if kernel is None else {"value": kernel, **config["kernel_time_interval_ms"]}
-    error = config["error"]
     return [
         estimate(whole),
         estimate(config["prefill_step_ms"]),
         estimate(config["decode_step_ms"]),
         estimate(config["ttft_ms"]),
         estimate(config["tpot_ms"]),
-        f"{error['mape']:.1%} of {error['kernels']}" if error else "-",
     ]
 
 
 def _footnotes(report: Report) -> Iterable[str]:
     configs: Sequence[Report] = report["configs"]
-    yield "in brackets p10-p90; TTFT and TPOT count from the first step's start: no queueing, no network"
+    yield "below each value p10-p90; TTFT and TPOT count from the first step's start: no queueing, no network"
     tokens = {config["ttft_prompt_tokens"] for config in configs if config["ttft_ms"]}
     for count in sorted(token for token in tokens if token):
         request = next(config["ttft_request"] for config in configs if config["ttft_prompt_tokens"] == count)
         yield f"TTFT is request {request}'s, with the most prompt tokens ({count})"
+    for config in (*configs, report["source"]):
+        if config and config["error"]:
+            yield _error_line(config)
     for name in sorted({name for config in configs for name in config["assumptions"]}):
         yield f"assumption {name}: {_ASSUMPTIONS.get(name, name)}"
     for config in configs:
@@ -72,11 +72,20 @@ def _footnotes(report: Report) -> Iterable[str]:
         yield reason
 
 
+def _error_line(config: Report) -> str:
+    error = config["error"]
+    return (
+        f"error on {config['gpu']}, where it was measured (forward prediction, {error['kernels']} kernels): median"
+        f" {error['median_ape']:.1%}, mean {error['mape']:.1%}, time-weighted {error['weighted_error']:.1%}, total"
+        f" {error['total_error']:+.1%}; datasheet roofline mean {error['roofline_mape']:.1%}"
+    )
+
+
 def estimate(value: Report | None) -> str:
-    """12.3 (11.0-14.1), three significant digits; - where there is none."""
+    """The value over its interval, three significant digits, narrow enough for six in 80 columns; - where none is."""
     if value is None:
         return "-"
-    return f"{digits(value['value'])} ({digits(value['p10'])}-{digits(value['p90'])})"
+    return f"{digits(value['value'])}\n{digits(value['p10'])}-{digits(value['p90'])}"
 
 
 def digits(value: float) -> str:

@@ -67,10 +67,8 @@ def _with(event: ColumnarEvent, **constants: str) -> pa.Table:
 
 def _table(rows: list[dict[str, Any]]) -> pa.Table:
     table = pa.Table.from_pylist(rows)
-    # A column of only nulls has Arrow's null type, which takes no part in `promote`; text is as good as any.
-    return pa.table(
-        [c.cast(pa.string()) if pa.types.is_null(c.type) else c for c in table.columns], names=table.column_names
-    )
+    # A column of only nulls has Arrow's null type, which concatenates with nothing; left out, it is null all the same.
+    return table.select([field.name for field in table.schema if not pa.types.is_null(field.type)])
 
 
 def _plain_rows(event: AnyEvent) -> Iterator[tuple[str, list[dict[str, Any]]]]:

@@ -109,7 +109,7 @@ create or replace view kernels as
         join run_configs c using (run_id, config_id)
         join runs r using (run_id)
         left join tasks k on k.trace_id = r.trace_id and k.task_id = s.task_id
-        left join predicted_kernels p using (run_id, config_id, task_id);
+        left join predicted_kernels p on p.run_id = s.run_id and p.config_id = s.config_id and p.task_id = s.task_id;
 
 create or replace view families as
     select run_id, config_id, gpu, label, family, count(*) as task_count,

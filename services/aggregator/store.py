@@ -26,6 +26,8 @@ from services.aggregator.run_state import RunState, TraceState
 
 Position = tuple[str, int]  # topic, partition
 
+_WITHOUT_KEY = "launches"  # millions of rows, let in once by TraceState.add_launches: an index would only cost
+
 
 class Store:
     """The one owner of the file. `path` None keeps everything in memory (replay, tests)."""
@@ -44,7 +46,8 @@ class Store:
             for table, parts in rows.items():
                 incoming = pa.concat_tables(parts, promote_options="default")
                 self.db.register("incoming", incoming)
-                self.db.execute(f"insert or ignore into {table} by name select * from incoming")  # noqa: S608 - our names
+                insert = "insert" if table == _WITHOUT_KEY else "insert or ignore"
+                self.db.execute(f"{insert} into {table} by name select * from incoming")  # noqa: S608 - our names
                 self.db.unregister("incoming")
             for (topic, partition), next_offset in positions.items():
                 self.db.execute("insert or replace into positions values (?, ?, ?)", [topic, partition, next_offset])
@@ -69,7 +72,7 @@ class Store:
     def arrow(self, sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
         cursor = self.db.cursor()
         try:
-            return cursor.execute(sql, list(parameters)).to_arrow_table()
+            return cursor.sql(sql, params=list(parameters)).to_arrow_table()
         finally:
             cursor.close()
 
