@@ -140,6 +140,7 @@ def _gemm(launch: _Launch) -> Work:
     if seen.n and seen.k:
         n, k, m = seen.n, seen.k, m or launch.tokens
     if not (m and n and k):
+        batch = 1
         m, n, k, work_from = _gemm_by_grid(launch)
     a_bits = seen.a_bits or operand_bits[0] or 16
     w_bits = seen.w_bits or operand_bits[1] or a_bits
@@ -332,9 +333,9 @@ def _moe_dims(
     n = _out_features_by_grid(launch, m * topk, experts)
     if seen.is_gated:
         return (n or 2 * width), width, WorkFrom.GRID if n else WorkFrom.NOTHING
-    # Down: n is the hidden size, k the experts' own width, which only the other GEMM's grid tells: assume as wide as
-    # the model, which is right for gpt-oss on one GPU.
-    return (n or width), width // max(launch.task.ranks, 1), WorkFrom.GRID if n else WorkFrom.NOTHING
+    # Down: n is the hidden size, k the experts' own width, which only the other GEMM's grid tells (recover.py): from
+    # 0.29 (DeepSeek) to 3.5 (Mixtral) times the hidden size, and split among GPUs.
+    return (n or width), width // (2 * max(launch.task.ranks, 1)), WorkFrom.NOTHING
 
 
 def _out_features_by_grid(launch: _Launch, rows: int, experts: int) -> int:
@@ -376,8 +377,10 @@ def _moe_routing(launch: _Launch) -> Work:
     wide = launch.wide()
     m = attributes.get("m") or launch.tokens or (wide[0][0][0] if wide else 0) or 1
     hidden = attributes.get("hidden") or max((shape[-1] for shape, _ in wide), default=GUESSED_WIDTH)
-    experts = attributes.get("experts") or min((shape[-1] for shape, _ in wide), default=64)
-    topk = attributes.get("topk", GUESSED_TOPK)
+    narrowest = min((shape[-1] for shape, _ in wide), default=0)
+    sorts_choices = narrowest == wide[0][0][-1] <= 16 if wide else False  # [M, topk]: the choices, not the scores
+    topk = attributes.get("topk") or (narrowest if sorts_choices else GUESSED_TOPK)
+    experts = attributes.get("experts") or (0 if sorts_choices else narrowest) or 64
     rows = m * topk
     if kind == "finalize":
         read, write = 2.0 * rows * hidden, 2.0 * m * hidden
@@ -477,6 +480,9 @@ def _heads(launch: _Launch) -> _Heads:
             query, key = (query[0], query[2], query[1], query[3]), (key[0], key[2], key[1], key[3])
         sequences, q_each, heads, head_dim = query
         kv_each, kv_heads, tokens = key[1], key[2], sequences * q_each
+    grid = launch.task.signature.grid
+    if grid is not None and seen.library == Library.FA2 and not heads:
+        heads = grid[2]  # flash_fwd_kernel's third dimension; of the split kernel heads, or heads of all requests
     heads = attributes.get("heads") or heads or 32
     head_dim = attributes.get("head_dim") or head_dim or seen.head_dim or 128
     return _Heads(
@@ -496,7 +502,7 @@ def _heads(launch: _Launch) -> _Heads:
 
 def _lengths(launch: _Launch, of: _Heads) -> tuple[Sequence[int], Sequence[int], WorkFrom]:
     """(q, KV) per request."""
-    task = launch.task
+    task, grid = launch.task, launch.task.signature.grid
     has_shape = bool(launch.tensors or {"heads", "kv_heads"} <= launch.attributes.keys())
     known = launch.known if launch.tensors else WorkFrom.SOLVED
     if task.q_lengths and len(task.q_lengths) == len(task.kv_lengths):
@@ -507,6 +513,9 @@ def _lengths(launch: _Launch, of: _Heads) -> tuple[Sequence[int], Sequence[int],
     if launch.seen.family == Family.ATTENTION_PREFILL:
         if task.q_lengths:
             return task.q_lengths, task.q_lengths, WorkFrom.GRID
+        if grid is not None and launch.seen.library == Library.FA2 and not launch.tensors:
+            longest = grid[0] * (launch.seen.tile_m or 128)  # (blocks of queries, requests, heads)
+            return [longest] * grid[1], [longest] * grid[1], WorkFrom.GRID
         return [tokens], [tokens], WorkFrom.GRID  # one request, without history
     # Nothing names the context of a decode: not the kernel, not the op. A step's schedule does, where it is known.
     sequences = len(task.q_lengths) or tokens
@@ -704,11 +713,10 @@ def _fused(launch: _Launch) -> Work:
         # One element of output reads one element of each input: a table of embeddings is not read whole.
         sizes = [min(prod(shape), result) if is_pointwise else prod(shape) for shape, _ in tensors]
         sized = [size * (bits or 16) / 8 for size, (_, bits) in zip(sizes, tensors, strict=True)]
-        largest = max(prod(shape) for shape, _ in tensors)
+        rows = tensors[-1][0][0]
         return launch.work(
             launch.known, flop=2.0 * max(sizes), read_bytes=sum(sized[:-1]), write_bytes=sized[-1],
-            rows=launch.tokens or (tensors[-1][0][0]), n=largest / max(launch.tokens or tensors[-1][0][0], 1),
-            a_bits=launch.bits(), out_bits=tensors[-1][1] or 16,
+            rows=rows, n=result / max(rows, 1), a_bits=launch.bits(), out_bits=tensors[-1][1] or 16,
         )  # fmt: skip
     hidden = launch.attributes.get("hidden", 0)
     inner = launch.attributes.get("intermediate", 0) // max(launch.task.ranks, 1)
