@@ -63,11 +63,10 @@ class LaunchConfig(NamedTuple):
 
 
 class OpFacts(NamedTuple):
-    """A framework op with its arguments: shapes and types as JSON text, read only if needed."""
+    """A framework op with its arguments: `[shapes, types]` as JSON text, read only if needed."""
 
     name: str
-    shapes: bytes = b""
-    types: bytes = b""
+    arguments: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +151,8 @@ class RawTrace:
     world_size: int | None = None
     engine: str = ""
     engine_version: str = ""
+    has_host: bool = True  # whether the format records the calls that launch kernels
+    has_timeline: bool = True  # whether starts were measured
 
     def launch_call_count(self) -> int:
         """Host calls that launch kernels or graphs."""
@@ -369,7 +370,7 @@ def _assembled_rank(
                 ops = raw.op_rows
                 inside = (ops.start_ns >= found[index].start_ns) & (ops.start_ns <= found[index].end_ns)
                 steps[index] = _phase_from_shapes(imported, [raw.ops[op] for op in np.unique(ops.op[inside])])
-    elif len(gpu.start_ns):
+    elif len(gpu.start_ns) and raw.has_timeline:
         # No engine step at all: one step of unknown kind, around everything that was launched in the window.
         inside = has_call if has_call.any() else np.ones(len(has_call), dtype=bool)
         step = np.where(inside, 0, -1)
@@ -378,7 +379,7 @@ def _assembled_rank(
         whole = ImportedStep(Phase.UNKNOWN, begin + offset_ns, max(end - begin, 0), rank=rank)
         steps = [_phase_from_shapes(whole, raw.ops)]
     else:
-        step, steps = np.empty(0, dtype=np.int64), []
+        step, steps = np.full(len(gpu.start_ns), -1, dtype=np.int64), []
     steps = reconstruct(steps, prompts)
     launches = ImportedLaunches(
         rank=np.full(len(step), rank, dtype=np.int32),
@@ -609,7 +610,9 @@ _NO_TENSOR = frozenset(
 
 def read_arguments(facts: OpFacts) -> list[tuple[tuple[int, ...], str]]:
     """(shape, type as the profiler says it) of every argument in order; a list of tensors gives one each."""
-    shapes, types = _json_list(facts.shapes), _json_list(facts.types)
+    if not facts.arguments:
+        return []
+    shapes, types = (value if isinstance(value, list) else [] for value in orjson.loads(facts.arguments))
     arguments: list[tuple[tuple[int, ...], str]] = []
     for index, shape in enumerate(shapes):
         kind = types[index] if index < len(types) else ""
@@ -632,13 +635,6 @@ def read_operands(facts: OpFacts) -> tuple[Operand, ...]:
         for shape, word in read_arguments(facts)
         if shape or word not in _NO_TENSOR
     )
-
-
-def _json_list(text: bytes) -> list[object]:
-    if not text:
-        return []
-    value = orjson.loads(text)
-    return value if isinstance(value, list) else []
 
 
 def _dims(value: object) -> tuple[int, ...]:
@@ -678,7 +674,7 @@ def _measure_quality(joint: Joined, quality: QualityReport) -> None:
     raw, gpu = joint.raw, joint.gpu
     kernels = np.flatnonzero(gpu.is_kernel)
     call = joint.call[kernels]
-    quality.launchless_count += int((call < 0).sum())
+    quality.launchless_count += int((call < 0).sum()) if raw.has_host else 0
     has_no_grid = np.array([config.grid is None for config in raw.configs] or [False])
     quality.gridless_count += int(has_no_grid[gpu.config[kernels]].sum())
     quality.zero_duration_count += int((gpu.duration_ns[kernels] == 0).sum())
@@ -699,7 +695,7 @@ def _measure_quality(joint: Joined, quality: QualityReport) -> None:
     graph_calls = np.flatnonzero(_at(is_graph_api, raw.calls.api, fill=False))
     with_kernels = np.unique(joint.graph[joint.graph >= 0])
     opaque = ~np.isin(raw.calls.correlation[graph_calls], with_kernels)
-    quality.opaque_graph_launch_count += int(opaque.sum())
+    quality.opaque_graph_launch_count = max(quality.opaque_graph_launch_count, int(opaque.sum()))
 
 
 def _merged_quality(reports: Sequence[QualityReport]) -> QualityReport:

@@ -13,6 +13,9 @@ from services.ingest.derive import CannotDerive
 from services.ingest.graphs import captures, is_capture, join_captures
 from services.ingest.imported import ImportedTrace
 from services.ingest.importers.kineto import read_kineto
+from services.ingest.importers.ncu_csv import read_ncu
+from services.ingest.importers.nsys import read_nsys
+from services.ingest.importers.nsys_csv import read_gpu_trace, read_kernel_sum
 from services.ingest.importers.rejection import TraceRejected
 from services.ingest.importers.sniff import Format, sniff
 from services.ingest.reading import ReadState, read_head
@@ -45,7 +48,10 @@ def import_trace(
     """
     if not paths:
         raise TraceRejected("no file was given: name at least one trace file")
-    raws = _read_all(paths, progress)
+    try:
+        raws = _read_all(paths, progress)
+    except OSError as reason:
+        raise TraceRejected(f"a file cannot be read: {reason.strerror or reason}; name files that exist") from reason
     _reject_empty(raws)
     capturing = [raw for raw in raws if is_capture(raw)]
     serving = [raw for raw in raws if not is_capture(raw)]
@@ -77,8 +83,16 @@ def _read_all(paths: Sequence[Path], progress: Callable[[ImportProgress], None] 
         match sniff(read_head(path)):
             case Format.KINETO:
                 raws.append(read_kineto(path, report))
+            case Format.NSYS_SQLITE:
+                raws.extend(read_nsys(path, report))
+            case Format.NSYS_GPU_TRACE:
+                raws.append(read_gpu_trace(path, report))
+            case Format.NSYS_KERNEL_SUM:
+                raws.append(read_kernel_sum(path, report))
+            case Format.NCU:
+                raws.append(read_ncu(path, report))
         done_bytes += path.stat().st_size
-        done_events += raws[-1].quality.event_count
+        done_events = sum(raw.quality.event_count for raw in raws)
     return raws
 
 

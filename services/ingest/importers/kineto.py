@@ -76,6 +76,7 @@ _KINDS = {
     "cpu_op": _OP, "operator": _OP,
     "user_annotation": _ANNOTATION,
 }  # fmt: skip
+_NOTHING: dict[str, Any] = {}
 
 # Runtime calls that never put work on the GPU: most of the calls of a busy host (25,773 cudaEventQuery in one file).
 _IDLE_CALL = re.compile(
@@ -178,7 +179,7 @@ class _Events:
         self.threads: dict[tuple[Any, Any], int] = {}
         self.configs: dict[LaunchConfig, int] = {}
         self.apis: dict[str, int] = {}
-        self.ops: dict[tuple[str, bytes, bytes], int] = {}
+        self.ops: dict[tuple[str, bytes], int] = {}
         self.kinds: dict[str, int] = dict(_KINDS)
 
     # Scanning
@@ -347,10 +348,9 @@ class _Events:
             try:
                 kind = kinds.get(event["cat"], -1)
                 if kind == _OP:
-                    args = event.get("args") or {}
-                    name = event["name"]
-                    dims = args.get("Input Dims") or args.get("Input dims")
-                    key = (name, dumps(dims), dumps(args.get("Input type"))) if dims else (name, b"", b"")
+                    get = (event.get("args") or _NOTHING).get
+                    dims = get("Input Dims") or get("Input dims")
+                    key = (event["name"], dumps((dims, get("Input type"))) if dims else b"")
                     op = ops.get(key)
                     if op is None:
                         op = ops[_checked_op(key)] = len(ops)
@@ -358,8 +358,7 @@ class _Events:
                     number = threads.get(thread)
                     if number is None:
                         number = threads[thread] = len(threads)
-                    external = args.get("External id")
-                    op_rows.extend((event["ts"], event["dur"], number, -1 if external is None else external, op))
+                    op_rows.extend((event["ts"], event["dur"], number, get("External id", -1), op))
                 elif kind == _KERNEL:
                     args = event.get("args") or {}
                     config = _kernel_config(event["name"], args)
@@ -422,8 +421,10 @@ class _Events:
             config = LaunchConfig(_text(event["name"]), moved_bytes=_integer(args.get("bytes")), is_copy=True)
             index = self.configs.setdefault(config, len(self.configs))
             get = args.get
+            stream = get("stream")
             self.gpu.extend((
-                event["ts"], event["dur"], get("device", -1), get("stream", _stream(event)), get("correlation", 0),
+                event["ts"], event["dur"], get("device", -1),
+                _stream(event) if stream is None else stream, get("correlation", 0),
                 get("External id", -1), index, 0, get("graph node id", 0),
             ))  # fmt: skip
         elif kind == _ANNOTATION:
@@ -500,7 +501,7 @@ class _Events:
             ],
             configs=list(self.configs),
             apis=list(self.apis),
-            ops=[OpFacts(name, dims, types) for name, dims, types in self.ops],
+            ops=[OpFacts(name, arguments) for name, arguments in self.ops],
             quality=self.quality,
             device=_device(metadata, device_ids),
             origin_unix_ns=(int(base_ns) if base_ns else 0) + origin_us * 1000 if base_ns or is_absolute else None,
@@ -554,7 +555,7 @@ def _collective(args: dict[str, Any]) -> Collective:
     )
 
 
-def _checked_op(key: tuple[str, bytes, bytes]) -> tuple[str, bytes, bytes]:
+def _checked_op(key: tuple[str, bytes]) -> tuple[str, bytes]:
     if not isinstance(key[0], str):
         raise TypeError(key)
     return key

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 from enum import StrEnum
 
+from services.ingest.importers.ncu_csv import is_ncu
+from services.ingest.importers.nsys_csv import is_gpu_trace, is_kernel_sum
 from services.ingest.importers.rejection import TraceRejected
 
 
@@ -16,6 +19,9 @@ class Format(StrEnum):
     NSYS_KERNEL_SUM = "nsys-kernel-sum-csv"
     NCU = "ncu-csv"
 
+
+_PREAMBLE_LINES_LIMIT = 200
+_LINE_LIMIT = 100_000
 
 _ACCEPTED = (
     "Cascade reads Kineto JSON of torch.profiler, Nsight Systems SQLite (`nsys export --type sqlite`), "
@@ -32,6 +38,14 @@ def sniff(head: bytes) -> Format:
         return Format.NSYS_SQLITE
     if text[:1] in b"{[":
         return Format.KINETO
+    for line in text.split(b"\n")[:_PREAMBLE_LINES_LIMIT]:
+        row = [field.strip() for field in next(csv.reader([line[:_LINE_LIMIT].decode("utf-8", "replace")]), [])]
+        if is_ncu(row):
+            return Format.NCU
+        if is_gpu_trace(row):
+            return Format.NSYS_GPU_TRACE
+        if is_kernel_sum(row):
+            return Format.NSYS_KERNEL_SUM
     if head.startswith(b"PK\x03\x04"):
         raise TraceRejected(f"the file is a zip archive: unpack it first; {_ACCEPTED}")
     raise TraceRejected(f"the file begins with {_shown(head)}, which is no trace format known here: {_ACCEPTED}")
