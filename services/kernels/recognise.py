@@ -696,6 +696,17 @@ def _rows(family: Family, library: Library, kind: str) -> _Reader:
     return read
 
 
+def _kv_write(_: re.Match[str], text: str) -> Recognised:
+    is_narrow = re.search(r"unsigned char|uint8|Fp8KVCacheDataType\)[12]|fp8_e[45]|e4m3", text)
+    return Recognised(
+        Family.KV_WRITE,
+        Library.VLLM,
+        kind="kv_write",
+        a_bits=_element_bits(text) or 16,
+        out_bits=8 if is_narrow else 16,
+    )
+
+
 def _activation(library: Library) -> _Reader:
     def read(_: re.Match[str], text: str) -> Recognised:
         lower = text.lower()
@@ -1003,7 +1014,7 @@ _TABLE: tuple[tuple[str, _Reader | Recognised], ...] = (
     # KV cache, rotary embedding
     ((r"reshape_and_cache|concat_and_cache|store_kvcache|store_kv_cache|set_mla_kv_buffer|AppendPagedKV|"
       r"append_paged|copy_blocks_kernel|kv_cache_update|fused_qk_rope_reshape|set_kv_buffer|store_cache"),
-     _rows(Family.KV_WRITE, Library.VLLM, "kv_write")),
+     _kv_write),
     (r"rotary|[rR]ope|applyBiasRopeUpdateKVCache|apply_rotary|ApplyRotary", _rows(Family.ROPE, Library.VLLM, "rope")),
     # Mixture of experts
     ((r"fused_moe_kernel|fused_moe_mxfp4|moe_wna16|grouped_gemm|group_gemm|GroupedGemm|moeGemm|MoeGemm|moe_gemm|"

@@ -27,6 +27,7 @@ from services.kernels.work import Family, Library, Math, Work, WorkFrom
 # Guesses, where nothing says better. They set p50; WorkFrom.NOTHING and GRID widen the interval.
 GUESSED_WIDTH = 4096  # hidden size; k of a GEMM
 GUESSED_KV_TOKENS = 1024  # context of a request
+GUESSED_PROMPT_TOKENS = 512
 GUESSED_TOPK = 4  # experts per token: gpt-oss 4, Mixtral 2, Qwen3 and DeepSeek 8
 GUESSED_SPLITS = 8  # of split-KV attention
 # gpt-oss (heads of 64) slides over 128 tokens, Gemma 3 over 1,024.
@@ -320,14 +321,15 @@ def _moe_dims(
 ) -> tuple[int, int, WorkFrom]:
     """(n, k) of one expert's GEMM."""
     attributes, seen = launch.attributes, launch.seen
+    is_derived = launch.task.operands_from == "derived"
     if {"n", "k"} <= attributes.keys():
-        return attributes["n"], attributes["k"], launch.known if launch.task.operands else WorkFrom.SOLVED
+        return attributes["n"], attributes["k"], WorkFrom.SHAPES if is_derived else WorkFrom.SOLVED
     if gate_up and down:  # the op runs both GEMMs and does not say which this is; they take turns
         if seen.is_gated:
             return gate_up[1], gate_up[2], launch.known
         return (gate_up[1] + down[2]) // 2, gate_up[2], launch.known
     width = hidden[-1] if hidden else attributes.get("hidden", GUESSED_WIDTH)
-    inner = attributes.get("intermediate", 0) // max(launch.task.ranks, 1)
+    inner = attributes.get("intermediate", 0)
     if inner:
         return (2 * inner, width, WorkFrom.SOLVED) if seen.is_gated else (width, inner, WorkFrom.SOLVED)
     n = _out_features_by_grid(launch, m * topk, experts)
@@ -516,6 +518,8 @@ def _lengths(launch: _Launch, of: _Heads) -> tuple[Sequence[int], Sequence[int],
         if grid is not None and launch.seen.library == Library.FA2 and not launch.tensors:
             longest = grid[0] * (launch.seen.tile_m or 128)  # (blocks of queries, requests, heads)
             return [longest] * grid[1], [longest] * grid[1], WorkFrom.GRID
+        if tokens == 1:
+            return [GUESSED_PROMPT_TOKENS], [GUESSED_PROMPT_TOKENS], WorkFrom.NOTHING
         return [tokens], [tokens], WorkFrom.GRID  # one request, without history
     # Nothing names the context of a decode: not the kernel, not the op. A step's schedule does, where it is known.
     sequences = len(task.q_lengths) or tokens
@@ -570,7 +574,7 @@ def _kv_write(launch: _Launch) -> Work:
         bits, cache_bits, elements = 16, 0, 2 * m * width
         work_from = WorkFrom.SOLVED if "kv_heads" in attributes else WorkFrom.GRID
     bits = bits or 16
-    kv_bits = attributes.get("kv_bits") or cache_bits or bits
+    kv_bits = attributes.get("kv_bits") or cache_bits or (8 if launch.seen.out_bits == 8 else bits)
     return launch.work(
         work_from, read_bytes=elements * bits / 8 + 8 * m, write_bytes=elements * kv_bits / 8, rows=m, kv_bits=kv_bits,
         a_bits=bits, out_bits=kv_bits,
@@ -643,7 +647,7 @@ def _activation(launch: _Launch) -> Work:
         m, work_from = prod(wide[0][0][:-1]), launch.known
     else:
         m, bits = _rows_by_grid(launch), seen.a_bits or 16
-        width = launch.attributes.get("intermediate", GUESSED_WIDTH) // max(launch.task.ranks, 1)
+        width = launch.attributes.get("intermediate", GUESSED_WIDTH)
         elements = m * width
         work_from = WorkFrom.SOLVED if "intermediate" in launch.attributes else WorkFrom.GRID
     out_bits = seen.out_bits if seen.out_bits == 8 else bits
@@ -719,7 +723,7 @@ def _fused(launch: _Launch) -> Work:
             rows=rows, n=result / max(rows, 1), a_bits=launch.bits(), out_bits=tensors[-1][1] or 16,
         )  # fmt: skip
     hidden = launch.attributes.get("hidden", 0)
-    inner = launch.attributes.get("intermediate", 0) // max(launch.task.ranks, 1)
+    inner = launch.attributes.get("intermediate", 0)
     width = inner if seen.kind == "silu_mul" else hidden
     if launch.tokens and width:
         elements, work_from = launch.tokens * width, WorkFrom.SOLVED
