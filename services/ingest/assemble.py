@@ -33,6 +33,9 @@ from services.ingest.imported import (
 from services.ingest.names import canonical_name
 from services.ingest.requests import reconstruct
 from services.kernels.dtypes import canonical_dtype
+from services.kernels.recognise import recognise
+from services.kernels.recover import recover_step
+from services.kernels.work import Family
 
 Ints = NDArray[np.int64]
 _T = TypeVar("_T", bound=np.generic)
@@ -323,6 +326,9 @@ def assemble(
         steps.extend(rank_steps)
         parts.append(launches)
     launches = _concatenated(parts)
+    if provenance == "measured":
+        task = _recovered(launches, steps, tasks, model, world_size)
+        launches = replace(launches, task=_compacted(_adopted(launches, task, tasks), tasks))
     device = next((raw.device for raw in raws if raw.device.name), raws[0].device)
     metadata = TraceMetadata(
         tool=raws[0].tool,
@@ -394,6 +400,63 @@ def _assembled_rank(
     )
     engine = next((s.words.engine for s in found if s.words.engine), "")
     return engine, steps, launches
+
+
+def _recovered(
+    launches: ImportedLaunches,
+    steps: Sequence[ImportedStep],
+    tasks: _TaskTable,
+    model: ModelSpec | None,
+    world_size: int,
+) -> NDArray[np.int32]:
+    """The task of each launch once shapes that the trace left out are solved, step by step; equal steps once."""
+    task = launches.task.copy()
+    order = np.argsort(launches.step, kind="stable")
+    bounds = np.searchsorted(launches.step[order], np.arange(len(steps) + 1))
+    solved: dict[tuple[bytes, int], list[int]] = {}
+    for index, step in enumerate(steps):
+        if step.phase is Phase.EMPTY or (step.phase is Phase.UNKNOWN and model is None):
+            continue
+        rows = order[bounds[index] : bounds[index + 1]]
+        sampled = step.context_requests + step.generation_requests if step.annotation else 0
+        key = (task[rows].tobytes(), sampled)
+        if key not in solved:
+            before = [tasks.tasks[number] for number in task[rows]]
+            after = recover_step(before, model, world_size, sampled)
+            solved[key] = [
+                int(number) if new is old else tasks.add(new)
+                for number, old, new in zip(task[rows], before, after, strict=True)
+            ]
+        task[rows] = solved[key]
+    return task
+
+
+def _adopted(launches: ImportedLaunches, task: NDArray[np.int32], tasks: _TaskTable) -> NDArray[np.int32]:
+    """Kernels launched before the window have no op. Where every launch of the same configuration inside the window is
+    one task, they are that task too; not so for attention, whose work depends on the step.
+    """
+    outside = launches.is_kernel & (launches.step < 0)
+    if not outside.any():
+        return task
+    inside_tasks: dict[KernelSignature, set[int]] = {}
+    for number in np.unique(task[launches.is_kernel & (launches.step >= 0)]).tolist():
+        inside_tasks.setdefault(tasks.tasks[number].signature, set()).add(number)
+    adopted = task.copy()
+    for number in np.unique(task[outside]).tolist():
+        twins = inside_tasks.get(tasks.tasks[number].signature, set())
+        if len(twins) == 1 and not (tasks.tasks[twin := next(iter(twins))].q_lengths):
+            adopted[outside & (task == number)] = twin
+    return adopted
+
+
+def _compacted(task: NDArray[np.int32], tasks: _TaskTable) -> NDArray[np.int32]:
+    """Drop tasks that no launch has any more; the others keep their order of first launch."""
+    used, first, inverse = np.unique(task, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    tasks.tasks = [tasks.tasks[number] for number in used[order]]
+    place = np.empty(len(used), dtype=np.int32)
+    place[order] = np.arange(len(used), dtype=np.int32)
+    return place[inverse.reshape(-1)]
 
 
 def _derived_rank(
@@ -487,12 +550,11 @@ def _phase_from_shapes(step: ImportedStep, ops: Sequence[OpFacts]) -> ImportedSt
 
 # Tasks
 
-_ATTENTION = re.compile(
-    r"attn|attention|fmha|flash_(?:fwd|bwd)|flash::|mla_|MLA|Batch(?:Prefill|Decode)|splitkv", re.IGNORECASE
-)
-_COLLECTIVE = re.compile(
-    r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce|multimem", re.IGNORECASE
-)
+_ATTENTION = frozenset(
+    (
+        Family.ATTENTION_PREFILL, Family.ATTENTION_DECODE, Family.ATTENTION_MIXED, Family.ATTENTION_COMBINE, Family.MLA,
+    )
+)  # fmt: skip
 
 
 class _TaskTable:
@@ -516,7 +578,7 @@ class _TaskTable:
         used = np.unique(gpu.config)
         is_attention = np.zeros(len(raw.configs), dtype=bool)
         for config in used:
-            is_attention[config] = _ATTENTION.search(raw.configs[config].name) is not None
+            is_attention[config] = recognise(canonical_name(raw.configs[config].name)).family in _ATTENTION
         tokens_of = np.array([s.context_tokens + s.generation_tokens for s in steps] + [0], dtype=np.int64)
         lengths: dict[tuple[Lengths, Lengths], int] = {((), ()): 0}
         lengths_of = np.array(
@@ -553,7 +615,7 @@ class _TaskTable:
         operands = self._operands(facts) if facts and is_kernel else ()
         collective = config.collective
         ranks = 1
-        if is_kernel and (collective or _COLLECTIVE.search(signature.name)):
+        if is_kernel and (collective or recognise(signature.name).family is Family.COLLECTIVE):
             ranks = (collective.group_size if collective else 0) or world_size
             if collective:
                 dtype = canonical_dtype(collective.dtype)
