@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -240,3 +241,50 @@ def shuffled_between_keys(events: Sequence[AnyEvent], seed: int) -> list[AnyEven
         if not queues[key]:
             del queues[key]
     return out
+
+
+def kineto_trace(path: Path, *, step_count: int = 2, layers: int = 2) -> Path:
+    """A small Kineto file of a vLLM job on an A100: a prefill step, then decode steps of one request."""
+    events: list[dict[str, object]] = []
+    clock = 1000.0
+    correlation = 0
+    for step in range(step_count):
+        tokens = 64 if step == 0 else 1
+        label = f"execute_context_{int(step == 0)}({tokens if step == 0 else 0})_generation_{int(step > 0)}({int(step > 0)})"
+        began = clock
+        for _ in range(layers):
+            for op, shapes, kernel in (
+                ("aten::mm", [[tokens, 128], [128, 384]], "ampere_bf16_s16816gemm_bf16_64x64_ldg8_f2f_stages_64x5_tn"),
+                ("_C::rms_norm", [[tokens, 128], [tokens, 128], [128]], "void vllm::rms_norm_kernel<c10::BFloat16>(int)"),
+            ):
+                correlation += 1
+                common = {"ph": "X", "pid": 1, "tid": 10}
+                types = ["c10::BFloat16"] * len(shapes)
+                args = {"External id": correlation, "Input Dims": shapes, "Input type": types}
+                events.append({**common, "cat": "cpu_op", "name": op, "ts": clock, "dur": 8.0, "args": args})
+                call = {"External id": correlation, "correlation": correlation, "cbid": 211}
+                events.append(
+                    {**common, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": clock + 2, "dur": 3.0, "args": call}
+                )
+                launch = {
+                    "External id": correlation,
+                    "correlation": correlation,
+                    "device": 0,
+                    "stream": 7,
+                    "grid": [tokens, 1, 1],
+                    "block": [128, 1, 1],
+                    "registers per thread": 32,
+                    "shared memory": 0,
+                }
+                duration = 5.0 + tokens / 16
+                events.append(
+                    {"ph": "X", "pid": 0, "tid": 7, "cat": "kernel", "name": kernel, "ts": clock + 6, "dur": duration, "args": launch}
+                )
+                clock += 20.0
+        note = {"ph": "X", "pid": 1, "tid": 10, "cat": "user_annotation", "name": label, "ts": began - 1}
+        events.append({**note, "dur": clock - began + 2, "args": {}})
+        clock += 100.0
+    device = {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "computeMajor": 8, "computeMinor": 0, "numSms": 108}
+    whole = {"schemaVersion": 1, "deviceProperties": [device], "vllm_version": "0.32.0", "traceEvents": events}
+    path.write_text(json.dumps(whole))
+    return path

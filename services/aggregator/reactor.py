@@ -109,7 +109,12 @@ class Aggregator:
         """Ends of runs whose predictions are all said; the state hash is left to whoever has committed the rows."""
         ends = []
         for run in self._runs.values():
-            if run.is_ended or run.is_cancelled or not all(config.is_predicted for config in run.configs.values()):
+            if run.is_ended or run.is_cancelled:
+                continue
+            # Predictions alone are not enough: after a crash they may be read back before the results they rest on.
+            trace = self._trace(run.request.trace_id)
+            configs = run.configs.values()
+            if not trace.is_whole or not all(c.is_predicted and _is_complete(c, trace) for c in configs):
                 continue
             total = sum(failed_count(config) for config in run.configs.values())
             outcome = "completed_with_failures" if total else "completed"
@@ -170,7 +175,7 @@ class Aggregator:
             case RunCancelled():
                 run.is_cancelled = True
                 self._collect(event)
-            case KernelsSimulated() if not run.is_ended:
+            case KernelsSimulated():
                 config = run.configs.get(event.config_id)
                 new = config.add_results(event.rows) if config else event.rows.slice(0, 0)
                 if new.num_rows:
