@@ -305,7 +305,7 @@ def assemble(
     """All ranks of one job as one trace."""
     raws = [joint.raw for joint in joints]
     ranks = _ranks(raws)
-    offsets, origin_unix_ns = _offsets(raws)
+    offsets, origin_unix_ns = _offsets(joints)
     quality = _merged_quality([raw.quality for raw in raws])
     tasks = _TaskTable()
     steps: list[ImportedStep] = []
@@ -807,19 +807,20 @@ def _ranks(raws: Sequence[RawTrace]) -> list[int]:
     return list(range(len(raws)))
 
 
-def _offsets(raws: Sequence[RawTrace]) -> tuple[list[int], int | None]:
+def _offsets(joints: Sequence[Joined]) -> tuple[list[int], int | None]:
     """(ns to add to each file's times, unix time of the trace's start): the earliest event of all files is at 0."""
-    firsts = [_first_ns(raw) for raw in raws]
-    origins = [raw.origin_unix_ns for raw in raws]
+    firsts = [_first_ns(joint) for joint in joints]
+    origins = [joint.raw.origin_unix_ns for joint in joints]
     known = [origin + first for origin, first in zip(origins, firsts, strict=True) if origin is not None]
-    if len(known) < len(raws):
+    if len(known) < len(joints):
         return [-first for first in firsts], (known[0] if known else None)
     start = min(known)
     return [origin - start for origin in origins if origin is not None], start
 
 
-def _first_ns(raw: RawTrace) -> int:
-    columns = (raw.gpu.start_ns, raw.calls.start_ns, raw.op_rows.start_ns)
+def _first_ns(joint: Joined) -> int:
+    raw = joint.raw
+    columns = (joint.gpu.start_ns, raw.calls.start_ns, raw.op_rows.start_ns)
     firsts = [int(column.min()) for column in columns if len(column)]
     return min(firsts + [a.start_ns for a in raw.annotations], default=0)
 

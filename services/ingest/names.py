@@ -23,7 +23,8 @@ _ANONYMOUS = re.compile(r"<unnamed>|\{anonymous\}|`anonymous namespace'|unnamed-
 _LAMBDA = re.compile(r"\[lambda(\([^][]*?\))? ?\(instance (\d+)\)\]")
 _OPERATOR_CALL = re.compile(r"operator *\( *\)")
 _BLANKS = re.compile(r"\s*([<>,*&])\s*")
-_RETURN = re.compile(r"^(?:__global__ )?(?:static )?void ")
+_CLONE = re.compile(r"(?: *\[clone [^\]]*\]|\.kd)+\Z")
+_INNER_RETURN = re.compile(r"(?<=[<,(])void (?=\w)")
 _PLAIN = re.compile(r"[\w.$@-]*\Z")
 
 
@@ -32,14 +33,13 @@ def canonical_name(name: str) -> str:
     """The canonical spelling of a demangled kernel name; mangled and plain names come back as they are."""
     if _PLAIN.match(name):
         return name
-    text = _ANONYMOUS.sub("(anonymous namespace)", name.strip())
+    text = _CLONE.sub("", _ANONYMOUS.sub("(anonymous namespace)", name.strip()))
     text = _LAMBDA.sub(lambda m: f"{{lambda{m[1] or '()'}#{m[2]}}}", text)
     text = _CAST.sub("", text)
     text = _SUFFIX.sub(r"\1", text)
     text = _OPERATOR_CALL.sub("operator()", text)
-    text = _BLANKS.sub(r"\1", text)
-    text = _RETURN.sub("", text)
-    return _without_arguments(text) or name
+    text = _INNER_RETURN.sub("", _BLANKS.sub(r"\1", text))
+    return _without_return_type(_without_arguments(text)) or name
 
 
 def _without_arguments(text: str) -> str:
@@ -62,3 +62,21 @@ def _without_arguments(text: str) -> str:
                     return text
                 return head
     return text
+
+
+def _without_return_type(text: str) -> str:
+    """Everything behind the last blank outside brackets: `void f<…>`, `std::enable_if<…, void>::type f<…>`."""
+    angles = rounds = 0
+    cut = 0
+    for at, sign in enumerate(text):
+        if sign in "({":
+            rounds += 1
+        elif sign in ")}":
+            rounds -= 1
+        elif rounds == 0 and sign == "<":
+            angles += 1
+        elif rounds == 0 and sign == ">":
+            angles -= 1
+        elif sign == " " and rounds == 0 and angles == 0 and not text.startswith("const", at + 1):
+            cut = at + 1
+    return text[cut:] if rounds == 0 and angles == 0 else text.removeprefix("void ")

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import zstandard
 
@@ -54,9 +55,8 @@ def read_head(path: Path, limit: int = 1 << 16) -> bytes:
     return head[:limit]
 
 
-def _read_counted(file: object, state: ReadState, size: int) -> Iterator[bytes]:
-    read = file.read  # type: ignore[attr-defined]
-    while piece := read(size):
+def _read_counted(file: BinaryIO, state: ReadState, size: int) -> Iterator[bytes]:
+    while piece := file.read(size):
         state.file_bytes_read += len(piece)
         yield piece
 
@@ -78,10 +78,12 @@ def _gunzip(pieces: Iterator[bytes], state: ReadState) -> Iterator[bytes]:
                     return
                 stream = zlib.decompressobj(wbits=31)
                 started = False
+            before = stream.copy()
             try:
                 out = stream.decompress(piece, CHUNK_BYTES)
             except zlib.error:
                 state.is_damaged = True
+                yield _until_error(before, piece)
                 return
             started = True
             if out:
@@ -95,6 +97,19 @@ def _gunzip(pieces: Iterator[bytes], state: ReadState) -> Iterator[bytes]:
             return
         if rest:
             yield rest
+
+
+def _until_error(stream: zlib._Decompress, piece: bytes) -> bytes:
+    """What a stream gives before its error: zlib keeps back the output of the call that fails."""
+    out = b""
+    try:
+        for at in range(len(piece)):
+            out += stream.decompress(piece[at : at + 1], CHUNK_BYTES)
+            if len(out) > CHUNK_BYTES:
+                break
+    except zlib.error:
+        pass
+    return out
 
 
 class _Pieces:

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import zlib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -128,9 +129,10 @@ def test_a_wrong_checksum_is_said_and_costs_nothing(tmp_path):
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.95])
 def test_a_file_that_breaks_off_keeps_its_whole_events(tmp_path, share):
-    for data in (WHOLE.encode()[: int(len(WHOLE) * share)], _cut_gzip(WHOLE, share)):
+    long = text_of(events(200))
+    for data in (long.encode()[: int(len(long) * share)], _cut_gzip(long, share)):
         trace = imported(tmp_path, data)
-        assert 0 < kernel_count(trace) < 20
+        assert 0 < kernel_count(trace) < 200
         assert trace.quality.is_truncated
         assert trace.quality.dropped_event_count <= 1
 
@@ -194,7 +196,7 @@ def test_bytes_that_are_no_utf_8(tmp_path):
 
 
 def test_a_broken_python_frame_is_jumped_over(tmp_path):
-    frame = '{"ph": "X", "cat": "python_function", "name": "a "b" }, {c", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "args": {}}'
+    frame = '{"ph": "X", "cat": "python_function", "name": "a "b" }, {c", "pid": 1, "tid": 1, "ts": 1, "dur": 1}'
     trace = imported(tmp_path, WHOLE.replace('"traceEvents": [', '"traceEvents": [' + frame + ","))
     assert kernel_count(trace) == 20
 
@@ -417,7 +419,5 @@ def test_progress_is_reported(tmp_path):
     data = text_of(events(20_000))
     imported(tmp_path, data, progress=seen.append)
     assert len(seen) > 3
-    assert all(
-        first.bytes_read <= second.bytes_read <= len(data) for first, second in zip(seen, seen[1:], strict=False)
-    )
+    assert all(first.bytes_read <= second.bytes_read <= len(data) for first, second in pairwise(seen))
     assert all(progress.bytes_total == len(data.encode()) for progress in seen)

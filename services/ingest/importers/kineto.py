@@ -67,6 +67,9 @@ _NOT_A_NUMBER = re.compile(r"(?<=:)\s*[-+]?(?:inf(?:inity)?|nan|n/a)(?=\s*[,}\]]
 # Only when that was not enough: it may also hit a word of a name.
 _NOT_A_NUMBER_IN_LIST = re.compile(r"(?<=[\[,])\s*[-+]?(?:inf(?:inity)?|nan|n/a)(?=\s*[,\]])", re.IGNORECASE)
 
+# What an event of unexpected form can raise while it is taken apart.
+_MALFORMED = (LookupError, TypeError, ValueError, OverflowError, AttributeError, RecursionError)
+
 _KERNEL, _COPY, _LAUNCH, _OP, _ANNOTATION, _OTHER = range(6)
 _KINDS = {
     "kernel": _KERNEL,
@@ -278,7 +281,8 @@ class _Events:
         if at - start > _CHECKED_EVENT_BYTES_LIMIT:
             return False
         event = text[start + 1 : at + 1].lstrip(b", \t\r\n")
-        return not event or _whole_object(event) is not None
+        whole = _whole_object(event)
+        return not event or (whole is not None and "ph" in whole)
 
     # Parsing
 
@@ -364,7 +368,7 @@ class _Events:
                     config = _kernel_config(event["name"], args)
                     index = configs.get(config)
                     if index is None:
-                        index = configs[config] = len(configs)
+                        index = configs[_checked_config(config)] = len(configs)
                     get = args.get
                     stream = get("stream")
                     gpu.extend((
@@ -376,7 +380,7 @@ class _Events:
                     self._take_call(event)
                 elif event.get("ph") == "X":
                     self._take_rare(event)
-            except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError):
+            except _MALFORMED:
                 _trim(gpu, _GPU_WIDTH)
                 _trim(calls, _CALL_WIDTH)
                 _trim(op_rows, _OP_WIDTH)
@@ -394,7 +398,7 @@ class _Events:
         kernel = args.get("kernel")
         if kernel is not None:  # ROCm puts the launch configuration on the call
             launched = _kernel_config(kernel, args)
-            config = self.configs.setdefault(launched, len(self.configs))
+            config = self.configs.setdefault(_checked_config(launched), len(self.configs))
         elif "src" in args:
             moved = LaunchConfig(name, moved_bytes=_integer(args.get("size", args.get("bytes"))))
             config = self.configs.setdefault(moved, len(self.configs))
@@ -451,7 +455,7 @@ class _Events:
                 self._take_all([{**mended, "mended": True}])
             else:
                 self._take_rare(mended)
-        except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError):
+        except _MALFORMED:
             for rows, length in zip((self.gpu, self.calls, self.op_rows), lengths, strict=True):
                 del rows[length:]
             self.quality.dropped_event_count += 1
@@ -516,10 +520,11 @@ _GPU_WIDTH, _CALL_WIDTH, _OP_WIDTH = 9, 6, 5
 
 def _table(rows: array[float], width: int, quality: QualityReport) -> NDArray[np.float64]:
     table = np.frombuffer(rows, dtype=np.float64).reshape(-1, width) if rows else np.empty((0, width))
-    # 4.6e15 us is as far as int64 nanoseconds reach; ids beyond 2^53 are not exact and can join nothing.
-    sane = np.isfinite(table).all(axis=1) & (np.abs(table) < 4.6e15).all(axis=1)
+    ids = table[:, 1:]
+    ids[~(np.abs(ids) < 2**53)] = -1  # not exact in a float, so they can join nothing; a length is then negative
+    # 4.6e15 us is as far as int64 nanoseconds reach.
+    sane = np.abs(table[:, 0]) < 4.6e15
     quality.dropped_event_count += int((~sane).sum())
-    quality.non_finite_count += int((~np.isfinite(table)).any(axis=1).sum())
     return table[sane]
 
 
@@ -543,6 +548,16 @@ def _kernel_config(name: str, args: dict[str, Any]) -> LaunchConfig:
         _collective(args) if "Collective name" in args else None,
         False,
     )
+
+
+def _checked_config(config: LaunchConfig) -> LaunchConfig:
+    """A configuration seen for the first time: names are text and sizes integers, or the event is malformed."""
+    sizes = (*(config.grid or ()), *(config.block or ()), config.registers, config.shared_memory_bytes)
+    if not isinstance(config.name, str) or not all(
+        size is None or (type(size) is int and 0 <= size < 1 << 32) for size in sizes
+    ):
+        raise TypeError(config)
+    return config
 
 
 def _collective(args: dict[str, Any]) -> Collective:
@@ -608,11 +623,12 @@ def _mended(event: Any) -> dict[str, Any] | None:
         number = _integer(args.get(key))
         args[key] = missing if number is None else number
     for key in ("registers per thread", "shared memory"):
-        args[key] = _integer(args.get(key))
+        size = _integer(args.get(key))
+        args[key] = size if size is not None and size < 1 << 32 else None
     for key in ("grid", "block"):
         value = args.get(key)
-        three = [_integer(part) for part in value] if isinstance(value, list) and len(value) == 3 else None
-        args[key] = three if three and None not in three else None
+        sizes = [_integer(part) for part in value] if isinstance(value, list) and len(value) == 3 else []
+        args[key] = sizes if sizes and all(size is not None and size < 1 << 32 for size in sizes) else None
     return mended
 
 
