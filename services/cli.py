@@ -18,12 +18,14 @@ from cascade_schemas.model import ModelSpec, UnknownModel, UnsupportedModel, loa
 from rich.console import Console
 
 from services.aggregator import queries
+from services.aggregator.export import write_perfetto
+from services.aggregator.jail import Jail, Limits, SqlRefused
 from services.ingest import admission
 from services.ingest.requests import prompts_from_baseline
 from services.runtime.embedded import Embedded, HomeInUse, wall_clock_ms
 from services.runtime.settings import BadSetting, Settings
 from services.simworker.simulators.catalog import simulators
-from services.tables import gpu_table, run_table, trace_summary
+from services.tables import gpu_table, run_table, sql_table, trace_summary
 
 SAMPLES = {
     "opt-125m": ("k22_vllm0.32_cpu_opt-125m_steps", "facebook/opt-125m"),
@@ -58,6 +60,7 @@ _MENDABLE = (
     admission.BadRequest,
     queries.UnknownRun,
     queries.UnknownTrace,
+    SqlRefused,
 )
 
 _screen = Console(stderr=True)
@@ -103,6 +106,15 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("replay", _replay, "Print a run's events in order, or verify its answer against them.")
     sub.add_argument("run", metavar="RUN")
     sub.add_argument("--verify", action="store_true", help="fold the events anew and compare state hashes")
+
+    sub = command("sql", _sql, "Ask the tables: one SELECT over traces, runs, configs, steps, kernels, families.")
+    sub.add_argument("statement", metavar="SELECT")
+    sub.add_argument("--limit", type=int, default=1000, metavar="ROWS")
+
+    sub = command("export", _export, "Write a run as a file that another viewer opens.")
+    sub.add_argument("run", metavar="RUN")
+    sub.add_argument("file", type=Path, metavar="FILE")
+    sub.add_argument("--to", choices=("perfetto",), default="perfetto")
 
     sub = command("gpus", _gpus, "List the known GPUs, or one with its numbers.")
     sub.add_argument("name", nargs="?", metavar="NAME")
@@ -303,6 +315,38 @@ def _print_events(engine: Embedded, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _sql(arguments: argparse.Namespace, settings: Settings) -> int:
+    if arguments.limit < 1:
+        raise BadInput(f"--limit {arguments.limit}: give at least 1")
+    engine = open_engine(settings)
+    jail = Jail(engine.store, settings.home)
+    try:
+        engine.pump()
+        result = jail.query(arguments.statement, Limits(rows=arguments.limit))
+    finally:
+        jail.close()
+        engine.close()
+    rows = result.table.to_pylist()
+    _print(arguments, rows, lambda _: sql_table(result.table.column_names, rows))
+    if result.is_truncated:
+        print(f"cascade: only the first {arguments.limit} rows are shown; --limit N shows more", file=sys.stderr)
+    return 0
+
+
+def _export(arguments: argparse.Namespace, settings: Settings) -> int:
+    if not arguments.file.absolute().parent.is_dir():
+        raise BadInput(f"{arguments.file}: its folder does not exist")
+    engine = open_engine(settings)
+    try:
+        engine.pump()
+        count = write_perfetto(engine.store, arguments.run, arguments.file)
+    finally:
+        engine.close()
+    report = {"run_id": arguments.run, "file": str(arguments.file), "events": count}
+    _print(arguments, report, lambda _: f"{count} events in {arguments.file}; open it at ui.perfetto.dev")
+    return 0
+
+
 def _gpus(arguments: argparse.Namespace, _: Settings) -> int:
     specs = [load_gpu(arguments.name)] if arguments.name else [load_gpu(name) for name in known_gpus()]
     report = [spec.model_dump(mode="json") for spec in specs]
@@ -312,6 +356,6 @@ def _gpus(arguments: argparse.Namespace, _: Settings) -> int:
 
 def _print(arguments: argparse.Namespace, report: Any, as_text: Callable[[Any], Any]) -> None:
     if arguments.json:
-        print(json.dumps(report, indent=1, ensure_ascii=False))
+        print(json.dumps(report, indent=1, ensure_ascii=False, default=str))
     else:
         _out.print(as_text(report))

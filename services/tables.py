@@ -116,12 +116,11 @@ def trace_summary(report: Report) -> RenderableType:
 
 def gpu_table(specs: Sequence[GpuSpec]) -> RenderableType:
     table = Table()
-    for name in ("id", "name", "class", "SMs", "clock GHz", "bf16 TFLOP/s", "DRAM GB/s", "DRAM GiB", "L2 MiB", "link GB/s"):
-        table.add_column(name, justify="left" if name in ("id", "name", "class") else "right", no_wrap=True)
+    for name in ("id", "class", "SMs", "clock\nGHz", "bf16\nTFLOP/s", "DRAM\nGB/s", "DRAM\nGiB", "L2\nMiB", "link\nGB/s"):
+        table.add_column(name, justify="left" if name in ("id", "class") else "right", no_wrap=True)
     for spec in specs:
         table.add_row(
             spec.gpu,
-            spec.name,
             spec.programming_class,
             str(spec.sm_count),
             f"{spec.boost_hz / 1e9:.2f}",
@@ -131,4 +130,13 @@ def gpu_table(specs: Sequence[GpuSpec]) -> RenderableType:
             f"{spec.l2_bytes / 2**20:.0f}",
             f"{spec.link_bytes_per_s / 1e9:.0f}",
         )
+    return table
+
+
+def sql_table(names: Sequence[str], rows: Sequence[Report]) -> RenderableType:
+    table = Table()
+    for name in names:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*("" if row[name] is None else str(row[name]) for name in names))
     return table

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -35,12 +37,20 @@ class Store:
     def __init__(self, path: Path | None, *, thread_count: int = 2) -> None:
         self.db = duckdb.connect(str(path) if path else ":memory:", config={"threads": thread_count})
         self.db.execute((files("services.aggregator") / "schema.sql").read_text())
+        self.path = path
+        self.version = 0  # grows with each commit; what was copied at an equal version is still whole
+        self._lock = threading.Lock()  # between commits and copies
 
     def close(self) -> None:
         self.db.close()
 
     def commit(self, rows: Mapping[str, Sequence[pa.Table]], positions: Mapping[Position, int]) -> None:
         """Insert rows that are not there yet and move the positions: both or neither."""
+        with self._lock:
+            self._commit(rows, positions)
+            self.version += 1
+
+    def _commit(self, rows: Mapping[str, Sequence[pa.Table]], positions: Mapping[Position, int]) -> None:
         self.db.execute("begin")
         try:
             for table, parts in rows.items():
@@ -76,9 +86,17 @@ class Store:
         finally:
             cursor.close()
 
-    def checkpoint(self) -> None:
-        """Bring the file itself up to date, so that a copy of it is whole."""
-        self.db.execute("checkpoint")
+    def copy_to(self, path: Path) -> None:
+        """A file with everything committed so far, for readers that must not touch this one."""
+        with self._lock:
+            if self.path is not None:
+                self.db.execute("checkpoint")
+                shutil.copyfile(self.path, path)
+                return
+            (name,) = self.db.execute("select current_database()").fetchone() or ("memory",)
+            self.db.execute(f"attach '{path}' as copied")
+            self.db.execute(f"copy from database {name} to copied")
+            self.db.execute("detach copied")
 
     # --- states ---------------------------------------------------------------------------------------------
 
