@@ -102,6 +102,14 @@ def _element_bits(text: str) -> int:
     return 8 * int(match[1]) if match[1] else _ELEMENT_BITS.get(match[0], 8)
 
 
+def _float_bits(text: str) -> int:
+    """Bits of the first floating type named: integers are indexes and sizes."""
+    for match in _ELEMENT.finditer(text):
+        if match[0] not in {"int", "long", "bool", "short", "unsigned char", "signed char"}:
+            return 8 * int(match[1]) if match[1] else _ELEMENT_BITS.get(match[0], 8)
+    return 0
+
+
 def _math_of(bits: int, *, is_integer: bool = False) -> Math:
     if is_integer:
         return Math.INT8
@@ -117,8 +125,8 @@ _NVJET_BITS = {"h": 16, "t": 16, "s": 32, "q": 8, "r": 8, "o": 4, "d": 64}
 def _nvjet(match: re.Match[str], text: str) -> Recognised:
     arch, types, first, second, k_tile = match.groups()
     a_bits, out_bits = _NVJET_BITS.get(types[0], 16), _NVJET_BITS.get(types[-1], 16)
-    # Four letters name both inputs; tf32 is "s" as an input.
-    w_bits = _NVJET_BITS.get(types[1], 16) if len(types) == 4 else a_bits
+    # More than three letters name both inputs; tf32 is "s" as an input.
+    w_bits = _NVJET_BITS.get(types[1], 16) if len(types) > 3 else a_bits
     programming_class: Class = "wgmma" if arch == "90" else "tcgen05" if arch or "_2cta_" in text else ""
     return Recognised(
         Family.GEMM,
@@ -229,11 +237,22 @@ def _class_of(sm: int) -> Class:
     return "wgmma" if sm // 10 == 9 else "tcgen05" if sm // 10 in {10, 11} else "mma_sync"
 
 
+def _cute_tile(text: str) -> tuple[int, int, int]:
+    """The tile among the shapes compiled in; the cluster's comes before it and is small."""
+    for match in _CUTE_SHAPE.finditer(text):
+        sizes = (int(match[1]), int(match[2]), int(match[3]))
+        if max(sizes) > 16:
+            return sizes
+    named = re.search(r"_(\d+)x(\d+)x(\d+)_", text)
+    return (int(named[1]), int(named[2]), int(named[3])) if named else (0, 0, 0)
+
+
+_CUTE_SHAPE = re.compile(r"tuple<(?:cute::)?C<(\d+)>,\s*(?:cute::)?C<(\d+)>,\s*(?:cute::)?C<(\d+)>")
+
+
 def _cutlass3(_: re.Match[str], text: str) -> Recognised:
     """`cutlass::device_kernel<…Gemm…>`: the tile stands as cute::tuple<C<BM>, C<BN>, C<BK>> (row-major)."""
-    tile = re.search(r"tuple<(?:cute::)?C<(\d+)>,\s*(?:cute::)?C<(\d+)>,\s*(?:cute::)?C<(\d+)>", text)
-    named = re.search(r"_(\d+)x(\d+)x(\d+)_", text)
-    sizes = [int(size) for size in (tile or named).groups()] if (tile or named) else [0, 0, 0]  # type: ignore[union-attr]
+    sizes = _cute_tile(text)
     is_narrow = re.search(r"float_?e[45]m[23]|e4m3|fp8", text)
     is_fp4 = re.search(r"float_?e2m1|nv_float4|mx_float4|nvfp4", text)
     is_int = re.search(r"\bint8_t|signed char", text)
@@ -333,14 +352,12 @@ def _matmul_ogs(match: re.Match[str], text: str) -> Recognised:
 
 
 def _deep_gemm(match: re.Match[str], text: str) -> Recognised:
-    """DeepGEMM compiles n, k and the tile in: <major?, M, N, K, groups, BLOCK_M, BLOCK_N, …>, M = 0 if dynamic."""
-    arguments = text[match.end() :].split(",")
-    numbers = [int(word) for word in (a.strip() for a in arguments[:12]) if word.isdigit()]
+    """DeepGEMM compiles n, k and the tile in: 1d2d kernels <major, M, N, K, groups, BLOCK_M, BLOCK_N, …>."""
     n = k = tile_m = tile_n = 0
-    if len(numbers) >= 7:
+    words = [word.strip() for word in text[match.end() :].split(",")[:12]]
+    numbers = [int(word) for word in words if word.isdigit()]
+    if "1d2d" in match[0] and len(numbers) >= 6:  # M is 0 where it varies
         n, k, tile_m, tile_n = numbers[1], numbers[2], numbers[4], numbers[5]
-        if numbers[0]:  # the older order: N, K, BLOCK_M, BLOCK_N, …
-            n, k, tile_m, tile_n = numbers[0], numbers[1], numbers[2], numbers[3]
     bits = 16 if "bf16" in match[0] else 4 if "fp4" in match[0] else 8
     return Recognised(
         Family.MOE_GEMM if re.search(r"[mM]?_?[gG]rouped|GemmType::(?!Normal)", text) else Family.GEMM,
@@ -359,7 +376,7 @@ def _deep_gemm(match: re.Match[str], text: str) -> Recognised:
 
 
 def _gemv(_: re.Match[str], text: str) -> Recognised:
-    bits = _element_bits(text)
+    bits = _float_bits(text)
     return Recognised(
         Family.GEMM,
         Library.CUBLAS,
@@ -384,6 +401,21 @@ def _marlin(_: re.Match[str], text: str) -> Recognised:
         out_bits=16,
         programming_class="wgmma" if "machete" in text else "mma_sync",
         is_persistent=True,
+    )
+
+
+def _fused_moe(_: re.Match[str], text: str) -> Recognised:
+    w_bits = 4 if re.search(r"mxfp4|gptq|awq|wna16|int4|MX", text) else 8 if re.search(r"[fF]p8|fp8|a8w8", text) else 16
+    a_bits = 8 if w_bits == 8 else 16
+    is_amd = re.search(r"aiter|ck_|MoeFlatmm|kernel_moe_gemm|_ZN2ck", text)
+    return Recognised(
+        Family.MOE_GEMM,
+        Library.AMD if is_amd else Library.TRITON,
+        math=_math_of(a_bits),
+        a_bits=a_bits,
+        w_bits=w_bits,
+        out_bits=16,
+        programming_class="mfma" if is_amd else "",
     )
 
 
@@ -417,19 +449,21 @@ def _flash2(match: re.Match[str], text: str) -> Recognised:
 
 def _flash3(_: re.Match[str], text: str) -> Recognised:
     sm = re.search(r"Sm(\d+)", text)
-    tile = re.search(r"tuple<(?:cute::)?C<(\d+)>,\s*(?:cute::)?C<(\d+)>,\s*(?:cute::)?C<(\d+)>", text)
+    tile = _cute_tile(text)
     is_narrow = "e4m3" in text
+    is_combine = "Combine" in text
     return Recognised(
-        Family.ATTENTION_COMBINE if "Combine" in text else Family.ATTENTION_MIXED,
+        Family.ATTENTION_COMBINE if is_combine else Family.ATTENTION_MIXED,
         Library.FA3,
-        math=Math.FP8 if is_narrow else Math.BF16,
+        kind="combine" if is_combine else "",
+        math=Math.NONE if is_combine else Math.FP8 if is_narrow else Math.BF16,
         a_bits=8 if is_narrow else 16,
         out_bits=16,
-        tile_m=int(tile[1]) if tile else 0,
-        tile_n=int(tile[2]) if tile else 0,
-        head_dim=int(tile[3]) if tile else 0,
+        tile_m=tile[0],
+        tile_n=tile[1],
+        head_dim=tile[2],
         programming_class=_class_of(int(sm[1])) if sm else "wgmma",
-        is_persistent=True,
+        is_persistent=not is_combine,
     )
 
 
@@ -460,7 +494,7 @@ def _attention(
         head = re.search(r"HEAD_DIM_QK?=?(\d+)|head_dim[_=](\d+)", text)
         return Recognised(
             family,
-            library,
+            Library.AMD if "aiter" in text else library,
             kind=kind,
             math=Math.NONE if family == Family.ATTENTION_COMBINE else Math.BF16,
             a_bits=16,
@@ -532,6 +566,8 @@ def _torch_elementwise(match: re.Match[str], text: str) -> Recognised:
         per_thread = 4
     arrays = re.search(r"(?:array|Array)<char\s?\*,\s*(\d+)", body)
     bits = _element_bits(_without_offsets(body))
+    mangled = re.search(r"FunctorI([dfilb])[IE]", body) if not bits else None
+    bits = {"d": 64, "l": 64, "f": 32, "i": 32, "b": 8}[mangled[1]] if mangled else bits
     a_bits, out_bits = _WIDE_FUNCTORS.get(functor[0], (bits, bits))
     tensors = int(arrays[1]) if arrays else {"fill": 1, "arange": 1}.get(functor[2], 0)
     if not tensors:
@@ -549,11 +585,16 @@ def _torch_elementwise(match: re.Match[str], text: str) -> Recognised:
     )
 
 
+_LAMBDA = re.compile(r"lambda\(([^()]+)\)")
+
+
 def _without_offsets(body: str) -> str:
-    """The part of a template argument list that names element types; index types (`unsigned int`) come after it."""
-    # `lambda(c10::BFloat16)` says the type where a functor is a lambda; TensorIterator's `int` arguments do not.
-    found = re.search(r"lambda\((?!int\)|char)([^)]*)\)(?!.*lambda\((?!int\)|char)[^)]*\))", body)
-    return found[1] if found and found[1] else body
+    """The part of a template argument list that names element types.
+
+    A functor that is a lambda has them as its arguments; the lambdas around it take an element's index, `int`.
+    """
+    arguments = [words for words in _LAMBDA.findall(body) if words not in {"int", "int, bool"} and "char" not in words]
+    return arguments[0] if arguments else body
 
 
 def _torch_reduce(_: re.Match[str], text: str) -> Recognised:
@@ -597,7 +638,7 @@ def _torch_copy(kind: str) -> _Reader:
 
 
 def _torch_gather(match: re.Match[str], text: str) -> Recognised:
-    bits = _element_bits(text[match.start() :])
+    bits = _float_bits(text[match.start() :])  # vectorized_gather_kernel<vector bytes, index type> names none
     return Recognised(Family.EMBEDDING, Library.TORCH, kind="gather", a_bits=bits, out_bits=bits)
 
 
@@ -690,7 +731,7 @@ def _peer_reduce(library: Library, kind: str) -> _Reader:
 
 def _rows(family: Family, library: Library, kind: str) -> _Reader:
     def read(_: re.Match[str], text: str) -> Recognised:
-        bits = _element_bits(text) if "<" in text or text.startswith("_Z") else 0
+        bits = _float_bits(text) if "<" in text or text.startswith("_Z") else 0
         return Recognised(family, library, kind=kind, math=Math.FP32, a_bits=bits or 16, out_bits=bits or 16)
 
     return read
@@ -714,7 +755,7 @@ def _activation(library: Library) -> _Reader:
         is_quantised = "quant" in lower or "fp8" in lower
         return Recognised(
             Family.ACTIVATION,
-            library,
+            _library_of(text, library),
             kind=f"{kind}_quant" if is_quantised else kind,
             math=Math.FP32,
             a_bits=16,
@@ -886,12 +927,22 @@ _DERIVED_TORCH = {
 
 
 def _memcpy(match: re.Match[str], text: str) -> Recognised:
-    words = text.lower()
-    way = re.search(r"(htod|dtoh|dtod|ptop|host -> device|device -> host)", words.replace(" ", "").replace("_", ""))
-    kind = {"htod": "h2d", "dtoh": "d2h", "dtod": "d2d", "ptop": "p2p"}.get(way[1] if way else "", "d2d")
+    words = re.sub(r"[ _-]", "", text.lower())
+    way = re.search(r"htod|dtoh|dtod|ptop|hosttodevice|devicetohost|peertopeer", words)
+    kind = _WAYS.get(way[0] if way else "", "d2d")
     if "memset" in match[0].lower():
         kind = "memset"
     return Recognised(Family.COPY, Library.UNKNOWN, kind=kind)
+
+
+_WAYS = {
+    "htod": "h2d",
+    "hosttodevice": "h2d",
+    "dtoh": "d2h",
+    "devicetohost": "d2h",
+    "ptop": "p2p",
+    "peertopeer": "p2p",
+}
 
 
 def _fixed(family: Family, library: Library, kind: str = "", **facts: object) -> Recognised:
@@ -934,7 +985,8 @@ def _some_gemm(_: re.Match[str], text: str) -> Recognised:
 _TABLE: tuple[tuple[str, _Reader | Recognised], ...] = (
     (r"^derived::(\w+?)(?:<(\w+)>)?$", _derived),
     (r"^(?:\[CUDA )?(?i:mem(?:cpy|set))\b", _memcpy),
-    (r"__amd_rocclr_(?:copy|fill)Buffer", _fixed(Family.COPY, Library.AMD, "d2d")),
+    (r"__amd_rocclr_(?:copy|fill)Buffer|^Copy(?:Host|Device)To(?:Host|Device)",
+     _fixed(Family.COPY, Library.AMD, "d2d")),
     # Collectives
     (r"(?:nccl|rccl|msccl)\w*?(?:Dev)?Kernel_?(\w+?)(?:_|\(|$)\w*", _nccl),
     (r"multimem_(?:all_reduce|one_shot|all_gather|reduce_scatter)", _peer_reduce(Library.MULTIMEM, "multimem")),
@@ -946,7 +998,7 @@ _TABLE: tuple[tuple[str, _Reader | Recognised], ...] = (
       r"trtllm_mnnvl_allreduce|reduce_scatter_cross_device|allgather_cross_device|allreduce_fusion"),
      _peer_reduce(Library.CUSTOM_ALLREDUCE, "fused")),
     # GEMMs of the BLAS libraries
-    (r"nvjet_(?:sm(\d+)_)?([a-z]{3,4})_(\d+)x(\d+)_(\d+)x\d+", _nvjet),
+    (r"nvjet_(?:sm(\d+)_)?([a-z]{3,5})_(\d+)x(\d+)_(\d+)x\d+", _nvjet),
     (r"splitKreduce_kernel|ReduceSplitK|SplitKReduce|splitk_reduce|gemm_postprocess_splitk|Cijk_\w*_PostGSU\w*",
      _fixed(Family.SPLITK_REDUCE, Library.CUBLAS, out_bits=16)),
     ((r"sm(\d+)_xmma_(gemm|fprop|dgrad|wgrad)\w*?_((?:(?:tf32|bf16|f16|f32|f64|e4m3|e5m2|e2m1|i8|"
@@ -972,15 +1024,19 @@ _TABLE: tuple[tuple[str, _Reader | Recognised], ...] = (
     (r"reduce_1Block_kernel", _fixed(Family.REDUCTION, Library.CUBLAS, "dot")),
     (r"awq_(?:gemm|gemv)|gemm_forward_4bit|dequantize_weights",
      _fixed(Family.GEMM, Library.VLLM, "weight_only", math=Math.BF16, a_bits=16, w_bits=4, out_bits=16)),
-    (r"gemm_half_q_half|gptq|exllama",
+    (r"gemm_half_q_half|gptq(?!_awq)|exllama",
      _fixed(Family.GEMM, Library.VLLM, "weight_only", math=Math.BF16, a_bits=16, w_bits=4, out_bits=16)),
     (r"kgemm_4bit|bitsandbytes|kDequantizeBlockwise",
      _fixed(Family.GEMM, Library.VLLM, "weight_only", math=Math.BF16, a_bits=16, w_bits=4, out_bits=16)),
     (r"mul_mat_(?:vec_)?q|ggml",
      _fixed(Family.GEMM, Library.VLLM, "weight_only", math=Math.INT8, a_bits=16, w_bits=4, out_bits=16)),
+    # KV cache; before attention, whose names it shares
+    ((r"reshape_and_cache|concat_and_cache|store_kvcache|store_kv_cache|set_mla_kv_buffer|AppendPagedKV|"
+      r"append_paged|copy_blocks_kernel|kv_cache_update|fused_qk_rope_reshape|set_kv_buffer|store_cache"),
+     _kv_write),
     # Attention; before the CUTLASS 3 rule, for FlashAttention 3 is a cutlass::device_kernel
     ((r"flash_fwd_splitkv_mla|[mM][lL][aA]_?[dD]ecode|FlashMLA|flash_mla|mla_decode|"
-      r"_fwd_grouped_kernel_stage1\w*mla|mla_a8w8|mla_pfl|Sm100FmhaMla|mla_kernel"),
+      r"_fwd_grouped_kernel_stage1\w*mla|mla_a\d+w\d+|mla_pfl|Sm100FmhaMla|mla_kernel"),
      _attention(Family.MLA, Library.FLASHINFER)),
     (r"(flash_fwd_splitkv_combine_kernel|flash_fwd_splitkv_kernel|flash_fwd_kernel)", _flash2),
     (r"FlashAttnFwd|flash::FlashAttn|FlashAttentionForwardSm\d+", _flash3),
@@ -1011,16 +1067,13 @@ _TABLE: tuple[tuple[str, _Reader | Recognised], ...] = (
     ((r"context_attention_fwd|^_fwd_kernel|_attn_fwd|flex_attention|_flash_attention|triton_flash|"
       r"_prefill_attention"),
      _attention(Family.ATTENTION_PREFILL, Library.TRITON)),
-    # KV cache, rotary embedding
-    ((r"reshape_and_cache|concat_and_cache|store_kvcache|store_kv_cache|set_mla_kv_buffer|AppendPagedKV|"
-      r"append_paged|copy_blocks_kernel|kv_cache_update|fused_qk_rope_reshape|set_kv_buffer|store_cache"),
-     _kv_write),
+    # Rotary embedding
     (r"rotary|[rR]ope|applyBiasRopeUpdateKVCache|apply_rotary|ApplyRotary", _rows(Family.ROPE, Library.VLLM, "rope")),
     # Mixture of experts
     ((r"fused_moe_kernel|fused_moe_mxfp4|moe_wna16|grouped_gemm|group_gemm|GroupedGemm|moeGemm|MoeGemm|moe_gemm|"
       r"fused_moe_(?:gemm|fp8)|MoeFlatmm|kernel_moe_gemm|fmoe_|MoeMxGemm|ck_moe|_batched_gemm_kernel|"
       r"moe_cutlass|batched_triton_kernel|expert_triton_kernel"),
-     _fixed(Family.MOE_GEMM, Library.TRITON, math=Math.BF16, a_bits=16, w_bits=16, out_bits=16)),
+     _fused_moe),
     ((r"topkGating|topk_?gating|moe_align|count_and_sort_expert|moe_sum|moe_sum_reduce|permute|Permute|"
       r"expandInputRows|finalizeMoe|finalizeKernel|routingIndices|routingMain|routing::|routingCustom|moe::dev|"
       r"grouped_topk|_combined_routing|_sum_bitmatrix|_topk_forward|_finalize_matmul|MoeSorting|moe_sorting|"
@@ -1053,12 +1106,14 @@ _TABLE: tuple[tuple[str, _Reader | Recognised], ...] = (
     # CUTLASS 3, after everything that is built from it
     (r"cutlass::device_kernel<|cutlass::Kernel2?<|device_kernelI|cutlass_(?:scaled|group|moe)_mm", _cutlass3),
     # Sampling
-    ((r"gatherTopK|radixFindKth|radixSort|RadixSort|bitonicSort|sortBySegment|segmented_sort|sort_postprocess|"
-      r"computeBlockwiseWithin|computeBlockDigit|fill_reverse_indices|sbtopk|mbtopk|DeviceSegmentedSort|"
+    (r"gatherTopK|radixFindKth|sbtopk|mbtopk|computeBlockwiseWithin|computeBlockDigit",
+     _fixed(Family.SAMPLING, Library.TORCH, "topk", a_bits=32, out_bits=32)),
+    ((r"radixSort|RadixSort|bitonicSort|sortBySegment|segmented_sort|sort_postprocess|"
+      r"fill_reverse_indices|DeviceSegmentedSort|"
       r"DeviceMergeSort|merge_sort|onesweep|sorting_"),
      _fixed(Family.SAMPLING, Library.TORCH, "sort", a_bits=32, out_bits=32)),
     ((r"TopPSampling|TopKSampling|SamplingFromProb|MinPSampling|TopKTopP|multinomial|ChainSpeculative|"
-      r"distribution_elementwise|TopKMask|TopPRenorm|TopKRenorm|OnlineSoftmax|_topk_topp|"
+      r"distribution_elementwise|TopKMask|TopPRenorm|TopKRenorm|OnlineSoftmax|topk_topp|"
       r"apply_repetition_penalt|rejection_|_gumbel|expand_kernel|sampleMultinomial|apply_penalt|bincount|"
       r"_temperature_kernel|_min_p_kernel|_ranks_kernel|_penalties|_logit_bias|gumbel|_topk_log|eagle_|"
       r"speculative"),

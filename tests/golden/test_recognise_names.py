@@ -58,8 +58,8 @@ def test_compiled_in_shapes_are_read():
 
 def test_every_profilers_spelling_is_read_alike():
     kineto = (
-        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int,"
-        " at::native::FillFunctor<float>, std::array<char*, 1ul>)"
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >("
+        "int, at::native::FillFunctor<float>, std::array<char*, 1ul>)"
     )
     nsys = (
         "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, std::array<char *, "
