@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from enum import StrEnum
 
 from services.ingest.importers.ncu_csv import is_ncu
 from services.ingest.importers.nsys_csv import is_gpu_trace, is_kernel_sum
 from services.ingest.importers.rejection import TraceRejected
+from services.ingest.importers.tables import read_row
 
 
 class Format(StrEnum):
@@ -39,7 +39,7 @@ def sniff(head: bytes) -> Format:
     if text[:1] in b"{[":
         return Format.KINETO
     for line in text.split(b"\n")[:_PREAMBLE_LINES_LIMIT]:
-        row = [field.strip() for field in next(csv.reader([line[:_LINE_LIMIT].decode("utf-8", "replace")]), [])]
+        row = read_row(line[:_LINE_LIMIT].decode("utf-8", "replace")) or []
         if is_ncu(row):
             return Format.NCU
         if is_gpu_trace(row):

@@ -20,13 +20,19 @@ _UNIT = re.compile(r"\s*\(([^()]*)\)\s*\Z")
 def table_rows(path: Path, state: ReadState, quality: QualityReport) -> Iterator[list[str]]:
     """Rows of fields; a line that is no CSV is dropped and counted."""
     for line in _lines(path, state):
-        try:
-            row = next(csv.reader([line]), None)
-        except csv.Error:
+        row = read_row(line)
+        if row is None:
             quality.dropped_event_count += 1
-            continue
-        if row:
-            yield [field.strip() for field in row]
+        elif row:
+            yield row
+
+
+def read_row(line: str) -> list[str] | None:
+    """The fields of one line; None where it is no CSV."""
+    try:
+        return [field.strip() for field in next(csv.reader([line]), [])]
+    except csv.Error:
+        return None
 
 
 def find_header(rows: Iterator[list[str]], is_header: Callable[[list[str]], bool]) -> list[str]:
