@@ -207,12 +207,17 @@ def _packed(a: Shape, b: Shape) -> int:
 
 
 def _convolution(launch: _Launch) -> tuple[int, int, int]:
-    """An implicit GEMM; strides are not among the operands, so that m is that of a stride of 1."""
+    """An implicit GEMM: (pictures · pixels, filters, taps). Forward, by data and by filters multiply equally often.
+
+    Strides are not among the operands: a forward convolution is counted as if it had a stride of 1.
+    """
     pictures = [shape for shape, _ in launch.tensors if len(shape) == 4]
     if len(pictures) < 2:
         return 0, 0, 0
-    x, w = pictures[:2]
-    return x[0] * x[2] * x[3], w[0], prod(w[1:])
+    filters = min(pictures, key=lambda shape: shape[2] * shape[3])
+    pictures.remove(filters)
+    x = min(pictures, key=lambda shape: shape[2] * shape[3])  # backward, the smaller one is the gradient's
+    return x[0] * x[2] * x[3], filters[0], prod(filters[1:])
 
 
 def _gemm_by_grid(launch: _Launch) -> tuple[int, int, int, WorkFrom]:

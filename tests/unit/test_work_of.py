@@ -91,6 +91,15 @@ def test_without_shapes_a_gemm_is_guessed_from_its_tiles():
     assert work_of(task("nvjet_tst_64x64_64x16_2x1_v_bz_TNT")).work_from == WorkFrom.NOTHING
 
 
+def test_a_convolution_is_as_much_work_backward_as_forward():
+    x, gradient, filters = (32, 256, 56, 56), (32, 64, 56, 56), (64, 256, 1, 1)
+    name = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwckrsc_nhwc_tilesize64x256x8_stage3"
+    flop = 2 * 32 * 56 * 56 * 64 * 256
+    assert work_of(task(name, "aten::cudnn_convolution", x, filters, dtype="fp32")).flop == flop
+    backward = task(name, "aten::convolution_backward", gradient, x, filters, dtype="fp32")
+    assert work_of(backward).flop == flop
+
+
 def test_causal_pairs_are_counted_one_by_one():
     def brute(q, kv, window):
         return sum(min(kv - q + i + 1, window or kv) for i in range(q))
