@@ -6,26 +6,25 @@ import argparse
 import json
 import os
 import sys
-import uuid
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from cascade_schemas.events import AnyEvent, KernelsSimulated, KernelTaskTraced, RunRequested
-from cascade_schemas.gpu import InvalidConfig, UnknownGpu, known_gpus, load_gpu
+from cascade_schemas.gpu import UnknownGpu, known_gpus, load_gpu
 from cascade_schemas.model import ModelSpec, UnknownModel, UnsupportedModel, load_model
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from services.aggregator import queries
-from services.aggregator.export import write_perfetto
-from services.aggregator.jail import Jail, Limits, SqlRefused
-from services.ingest import admission
-from services.ingest.requests import prompts_from_baseline
+from services.ingest.requests import BaselineError, prompts_from_baseline
 from services.runtime.embedded import Embedded, HomeInUse, wall_clock_ms
+from services.runtime.engine import Engine, ImportOptions, Refused, Report
+from services.runtime.local import LocalEngine
+from services.runtime.remote import RemoteEngine, read_server_file
 from services.runtime.settings import BadSetting, Settings
 from services.simworker.simulators.catalog import simulators
-from services.tables import gpu_table, run_table, sql_table, trace_summary
+from services.tables import gpu_table, run_table, sql_table, trace_summary, what_if_text
 
 SAMPLES = {
     "opt-125m": ("k22_vllm0.32_cpu_opt-125m_steps", "facebook/opt-125m"),
@@ -33,38 +32,17 @@ SAMPLES = {
 }
 """Bundled recordings by the name after `sample:`, with the architecture they were recorded with."""
 
-DEFAULT_GPUS = (
-    "a100_sxm_80gb",
-    "l4",
-    "l40s",
-    "rtx_4090",
-    "h100_sxm",
-    "h200_sxm",
-    "b200_sxm",
-    "mi300x",
-)
+DEFAULT_GPUS = ("a100_sxm_80gb", "l4", "l40s", "rtx_4090", "h100_sxm", "h200_sxm", "b200_sxm", "mi300x")
 
 
-class BadInput(Exception):
+class BadInput(Exception):  # noqa: N818 - what the user did
     """Something the user said cannot be done; the message is the sentence to show."""
 
 
-_MENDABLE = (
-    BadInput,
-    BadSetting,
-    InvalidConfig,
-    UnknownGpu,
-    UnknownModel,
-    UnsupportedModel,
-    HomeInUse,
-    admission.BadRequest,
-    queries.UnknownRun,
-    queries.UnknownTrace,
-    SqlRefused,
-)
+_MENDABLE = (BadInput, BadSetting, BaselineError, HomeInUse, Refused, UnknownGpu, UnknownModel, UnsupportedModel)
 
 _screen = Console(stderr=True)
-_out = Console(soft_wrap=False, width=None if sys.stdout.isatty() else 110)
+_out = Console(width=None if sys.stdout.isatty() else 110)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("cascade: interrupted; what was acknowledged is kept and goes on at the next start", file=sys.stderr)
         return 130
     except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; say nothing more
         return 1
 
 
@@ -102,6 +81,13 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--gpu", action="append", default=[], metavar="ID[:KEY=VALUE,…]", help="repeat for several")
     sub.add_argument("--simulator", default="analytic")
     _add_trace_options(sub)
+
+    sub = command("what-if", _what_if, "A trace's times on one config at once, without keeping a run.")
+    sub.add_argument("trace", metavar="TRACE")
+    sub.add_argument("--gpu", required=True, metavar="ID[:KEY=VALUE,…]")
+
+    sub = command("cancel", _cancel, "Withdraw a run that has not ended.")
+    sub.add_argument("run", metavar="RUN")
 
     sub = command("replay", _replay, "Print a run's events in order, or verify its answer against them.")
     sub.add_argument("run", metavar="RUN")
@@ -128,7 +114,21 @@ def _add_trace_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--prompts", metavar="N,N,…", help="prompt tokens per request, or a baseline.json")
 
 
-def open_engine(settings: Settings) -> Embedded:
+class _Opened:
+    """`with _Opened(settings) as engine`: the process that serves this home, else this one."""
+
+    def __init__(self, settings: Settings) -> None:
+        server = read_server_file(settings.home)
+        self._engine: Engine = RemoteEngine(server) if server else LocalEngine(open_embedded(settings))
+
+    def __enter__(self) -> Engine:
+        return self._engine
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._engine.close()
+
+
+def open_embedded(settings: Settings) -> Embedded:
     return Embedded(settings, simulators(settings.thread_count), now_ms=wall_clock_ms)
 
 
@@ -136,40 +136,20 @@ def open_engine(settings: Settings) -> Embedded:
 
 
 def _import(arguments: argparse.Namespace, settings: Settings) -> int:
-    engine = open_engine(settings)
-    try:
-        trace_id = _imported(engine, arguments.files, arguments)
-        report = queries.trace_report(engine.store, trace_id)
-    finally:
-        engine.close()
+    paths, options = _sources(arguments.files, arguments)
+    with _Opened(settings) as engine:
+        report = _imported(engine, paths, options)
     _print(arguments, report, trace_summary)
     return 0
 
 
-def _imported(engine: Embedded, names: Sequence[str], arguments: argparse.Namespace) -> str:
-    """The trace's id, once it is whole. Raises BadInput where it was rejected."""
-    paths, model, prompts = _sources(names, arguments)
+def _imported(engine: Engine, paths: Sequence[Path], options: ImportOptions) -> Report:
     with _screen.status(f"importing {', '.join(path.name for path in paths)}"):
-        artifacts = [engine.store_artifact(path) for path in paths]
-        upload = admission.upload(
-            artifacts,
-            name=arguments.name or _trace_name(paths),
-            model=model,
-            source_gpu=arguments.source_gpu,
-            prompts=prompts,
-        )
-        trace_id = engine.upload(upload)
-        engine.pump()
-    report = queries.trace_report(engine.store, trace_id)
-    if report["status"] == "rejected":
-        raise BadInput(report["reason"])
-    return trace_id
+        return engine.import_files(paths, options)
 
 
-def _sources(
-    names: Sequence[str], arguments: argparse.Namespace
-) -> tuple[list[Path], ModelSpec | None, tuple[int, ...]]:
-    model = load_model(arguments.model) if arguments.model else None
+def _sources(names: Sequence[str], arguments: argparse.Namespace) -> tuple[list[Path], ImportOptions]:
+    model: ModelSpec | None = load_model(arguments.model) if arguments.model else None
     prompts = _prompts(arguments.prompts)
     paths: list[Path] = []
     for name in names:
@@ -184,7 +164,7 @@ def _sources(
         paths.append(folder / f"{stem}.pt.trace.json.gz")
         model = model or load_model(architecture)
         prompts = prompts or prompts_from_baseline(folder / f"{stem}.baseline.json")[0]
-    return paths, model, prompts
+    return paths, ImportOptions(arguments.name or "", model, arguments.source_gpu, prompts)
 
 
 def _sample(name: str) -> tuple[str, str]:
@@ -204,130 +184,89 @@ def _prompts(text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _trace_name(paths: Sequence[Path]) -> str:
-    return paths[0].name.split(".json")[0].removesuffix(".pt.trace")
-
-
 # --- run --------------------------------------------------------------------------------------------------------
 
 
 def _run(arguments: argparse.Namespace, settings: Settings) -> int:
     gpus = arguments.gpu or list(DEFAULT_GPUS)
-    engine = open_engine(settings)
-    try:
-        trace_id = _known_trace(engine, arguments)
-        run_id = uuid.uuid4().hex[:12]
-        with _Progress(engine):
-            engine.request_run(run_id, trace_id, gpus, simulator=arguments.simulator)
-            engine.pump()
-        report = queries.run_report(engine.store, run_id)
-    finally:
-        engine.close()
+    is_file = arguments.trace.startswith("sample:") or Path(arguments.trace).is_file()
+    source = _sources([arguments.trace], arguments) if is_file else None
+    with _Opened(settings) as engine:
+        trace_id = _imported(engine, *source)["trace_id"] if source else arguments.trace
+        run_id = engine.start_run(trace_id, gpus, arguments.simulator)
+        with _LiveProgress() as progress:
+            report = engine.wait_run(run_id, progress.show)
     _print(arguments, report, run_table)
     return 1 if report["status"] == "failed" else 0
 
 
-def _known_trace(engine: Embedded, arguments: argparse.Namespace) -> str:
-    text = arguments.trace
-    if text.startswith("sample:") or Path(text).is_file():
-        return _imported(engine, [text], arguments)
-    engine.pump()
-    queries.trace_report(engine.store, text)
-    return str(text)
+class _LiveProgress:
+    """Live bars while a run works: per config how many of its tasks are simulated."""
 
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn())
+        self._progress = Progress(*columns, console=_screen)
+        self._bars: dict[str, TaskID] = {}
 
-class _Progress:
-    """Live lines while a run works: per config how many of its tasks are simulated."""
-
-    def __init__(self, engine: Embedded) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415 - slow import
-
-        self._engine = engine
-        self._progress = Progress(TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), console=_screen)
-        self._bars: dict[str, Any] = {}
-        self._task_count = 0
-
-    def __enter__(self) -> None:
-        self._engine.listeners.append(self._listen)
+    def __enter__(self) -> _LiveProgress:
         self._progress.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
-        self._engine.listeners.remove(self._listen)
         self._progress.stop()
 
-    def _listen(self, events: Sequence[AnyEvent]) -> None:
-        for event in events:
-            match event:
-                case KernelTaskTraced():
-                    self._task_count += 1
-                case RunRequested():
-                    sql = "select count(*) as n from tasks where trace_id = ?"
-                    total = self._engine.store.query(sql, [event.trace_id])[0]["n"]
-                    for config in event.configs:
-                        self._bars[config.config_id] = self._progress.add_task(config.label, total=total or None)
-                case KernelsSimulated() if event.config_id in self._bars:
-                    self._progress.advance(self._bars[event.config_id], event.rows.num_rows)
+    def show(self, configs: Sequence[Report]) -> None:
+        for config in configs:
+            if config["config_id"] not in self._bars:
+                self._bars[config["config_id"]] = self._progress.add_task(config["label"], total=None)
+            bar = self._bars[config["config_id"]]
+            self._progress.update(bar, completed=config["simulated"], total=config["total"])
 
 
-# --- replay, gpus -------------------------------------------------------------------------------------------------
+def _cancel(arguments: argparse.Namespace, settings: Settings) -> int:
+    with _Opened(settings) as engine:
+        engine.cancel_run(arguments.run)
+        report = engine.wait_run(arguments.run)
+    _print(arguments, report, lambda report: f"run {report['run_id']} is {report['status']}")
+    return 0
+
+
+def _what_if(arguments: argparse.Namespace, settings: Settings) -> int:
+    with _Opened(settings) as engine:
+        report = engine.what_if(arguments.trace, arguments.gpu)
+    _print(arguments, report, what_if_text)
+    return 0
+
+
+# --- replay, sql, export, gpus ------------------------------------------------------------------------------------
 
 
 def _replay(arguments: argparse.Namespace, settings: Settings) -> int:
-    engine = open_engine(settings)
-    try:
-        engine.pump()
+    with _Opened(settings) as engine:
         if not arguments.verify:
-            return _print_events(engine, arguments)
-        verification = engine.verify_run(arguments.run)
-    finally:
-        engine.close()
-    answer = {
-        "run_id": arguments.run,
-        "equal": verification.is_equal,
-        "logged": verification.logged,
-        "stored": verification.stored,
-        "replayed": verification.replayed,
-    }
-    if arguments.json:
-        print(json.dumps(answer, indent=1))
-    elif verification.is_equal:
-        print(f"run {arguments.run}: the log, the store and a fresh replay agree on {verification.logged}")
-    else:
-        print(
-            f"run {arguments.run} DIFFERS: logged {verification.logged}, stored {verification.stored},"
-            f" replayed {verification.replayed}"
-        )
-    return 0 if verification.is_equal else 1
+            for line in engine.events(arguments.run):
+                print(json.dumps(line) if arguments.json else "  ".join(str(value) for value in line.values()))
+            return 0
+        answer = engine.verify_run(arguments.run)
+    _print(arguments, answer, _verdict)
+    return 0 if answer["equal"] else 1
 
 
-def _print_events(engine: Embedded, arguments: argparse.Namespace) -> int:
-    report = queries.run_report(engine.store, arguments.run)
-    keys = [arguments.run, str(report["trace"]["trace_id"])]
-    for position, stored in enumerate(engine.log.read_keys(keys)):
-        line = {
-            "position": position,
-            "timestamp_ms": stored.timestamp_ms,
-            "topic": stored.topic,
-            "offset": stored.offset,
-            **stored.record.headers,
-        }
-        print(json.dumps(line) if arguments.json else "  ".join(str(value) for value in line.values()))
-    return 0
+def _verdict(answer: Report) -> str:
+    if answer["equal"]:
+        return f"run {answer['run_id']}: the log, the store and a fresh replay agree on {answer['logged']}"
+    return (
+        f"run {answer['run_id']} DIFFERS: logged {answer['logged'] or 'nothing'}, stored {answer['stored']},"
+        f" replayed {answer['replayed']}"
+    )
 
 
 def _sql(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.limit < 1:
         raise BadInput(f"--limit {arguments.limit}: give at least 1")
-    engine = open_engine(settings)
-    jail = Jail(engine.store, settings.home)
-    try:
-        engine.pump()
-        result = jail.query(arguments.statement, Limits(rows=arguments.limit))
-    finally:
-        jail.close()
-        engine.close()
-    rows = result.table.to_pylist()
-    _print(arguments, rows, lambda _: sql_table(result.table.column_names, rows))
+    with _Opened(settings) as engine:
+        result = engine.sql(arguments.statement, arguments.limit)
+    _print(arguments, result.rows, lambda rows: sql_table(result.names, rows))
     if result.is_truncated:
         print(f"cascade: only the first {arguments.limit} rows are shown; --limit N shows more", file=sys.stderr)
     return 0
@@ -336,12 +275,8 @@ def _sql(arguments: argparse.Namespace, settings: Settings) -> int:
 def _export(arguments: argparse.Namespace, settings: Settings) -> int:
     if not arguments.file.absolute().parent.is_dir():
         raise BadInput(f"{arguments.file}: its folder does not exist")
-    engine = open_engine(settings)
-    try:
-        engine.pump()
-        count = write_perfetto(engine.store, arguments.run, arguments.file)
-    finally:
-        engine.close()
+    with _Opened(settings) as engine:
+        count = engine.export_perfetto(arguments.run, arguments.file)
     report = {"run_id": arguments.run, "file": str(arguments.file), "events": count}
     _print(arguments, report, lambda _: f"{count} events in {arguments.file}; open it at ui.perfetto.dev")
     return 0

@@ -27,7 +27,11 @@ _PROVENANCE = {
 def run_table(report: Report) -> RenderableType:
     """GPU, kernel time, steps, TTFT, TPOT with their intervals; provenance, assumptions and reasons below."""
     trace = report["trace"]
-    table = Table(title=f"{trace.get('name', '')}   run {report['run_id']} {report['status']}", title_justify="left", show_lines=True)
+    table = Table(
+        title=f"{trace.get('name', '')}   run {report['run_id']} {report['status']}",
+        title_justify="left",
+        show_lines=True,
+    )
     table.add_column("GPU", no_wrap=True)
     for name in ("kernel\ntime ms", "prefill\nstep ms", "decode\nstep ms", "TTFT\nms", "TPOT\nms"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -68,8 +72,20 @@ def _footnotes(report: Report) -> Iterable[str]:
     for config in configs:
         if config["infeasible"]:
             yield f"{config['gpu']}: infeasible: {config['infeasible']}"
-    for reason in dict.fromkeys(config["reason"] for config in configs if config["reason"] and not config["infeasible"]):
+    for reason in dict.fromkeys(
+        config["reason"] for config in configs if config["reason"] and not config["infeasible"]
+    ):
         yield reason
+
+
+def what_if_text(report: Report) -> str:
+    if report["infeasible"]:
+        return f"{report['gpu']}: infeasible: {report['infeasible']}"
+    named = {"TTFT": report["ttft_ms"], "TPOT": report["tpot_ms"]}
+    named |= {"prefill step": report["prefill_step_ms"], "decode step": report["decode_step_ms"]}
+    parts = [f"{name} {estimate(value).replace(chr(10), ' ms (')})" for name, value in named.items() if value]
+    bound = ", ".join(f"{name} {share:.0%}" for name, share in report["bound_by"].items())
+    return f"{report['gpu']}: {'; '.join(parts)}; time bound by {bound}"
 
 
 def _error_line(config: Report) -> str:
@@ -116,7 +132,17 @@ def trace_summary(report: Report) -> RenderableType:
 
 def gpu_table(specs: Sequence[GpuSpec]) -> RenderableType:
     table = Table()
-    for name in ("id", "class", "SMs", "clock\nGHz", "bf16\nTFLOP/s", "DRAM\nGB/s", "DRAM\nGiB", "L2\nMiB", "link\nGB/s"):
+    for name in (
+        "id",
+        "class",
+        "SMs",
+        "clock\nGHz",
+        "bf16\nTFLOP/s",
+        "DRAM\nGB/s",
+        "DRAM\nGiB",
+        "L2\nMiB",
+        "link\nGB/s",
+    ):
         table.add_column(name, justify="left" if name in ("id", "class") else "right", no_wrap=True)
     for spec in specs:
         table.add_row(

@@ -110,9 +110,7 @@ def trace_events(
         )
     ]
     events += [
-        KernelTaskTraced(
-            trace_id=TRACE, task_id=task.task_id, signature_id=task.signature.signature_id, task=task
-        )
+        KernelTaskTraced(trace_id=TRACE, task_id=task.task_id, signature_id=task.signature.signature_id, task=task)
         for task in tasks
     ]
     per_step = task_count * launches_per_task
@@ -255,7 +253,11 @@ def kineto_trace(path: Path, *, step_count: int = 2, layers: int = 2) -> Path:
         for _ in range(layers):
             for op, shapes, kernel in (
                 ("aten::mm", [[tokens, 128], [128, 384]], "ampere_bf16_s16816gemm_bf16_64x64_ldg8_f2f_stages_64x5_tn"),
-                ("_C::rms_norm", [[tokens, 128], [tokens, 128], [128]], "void vllm::rms_norm_kernel<c10::BFloat16>(int)"),
+                (
+                    "_C::rms_norm",
+                    [[tokens, 128], [tokens, 128], [128]],
+                    "void vllm::rms_norm_kernel<c10::BFloat16>(int)",
+                ),
             ):
                 correlation += 1
                 common = {"ph": "X", "pid": 1, "tid": 10}
@@ -264,7 +266,14 @@ def kineto_trace(path: Path, *, step_count: int = 2, layers: int = 2) -> Path:
                 events.append({**common, "cat": "cpu_op", "name": op, "ts": clock, "dur": 8.0, "args": args})
                 call = {"External id": correlation, "correlation": correlation, "cbid": 211}
                 events.append(
-                    {**common, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": clock + 2, "dur": 3.0, "args": call}
+                    {
+                        **common,
+                        "cat": "cuda_runtime",
+                        "name": "cudaLaunchKernel",
+                        "ts": clock + 2,
+                        "dur": 3.0,
+                        "args": call,
+                    }
                 )
                 launch = {
                     "External id": correlation,
@@ -278,7 +287,16 @@ def kineto_trace(path: Path, *, step_count: int = 2, layers: int = 2) -> Path:
                 }
                 duration = 5.0 + tokens / 16
                 events.append(
-                    {"ph": "X", "pid": 0, "tid": 7, "cat": "kernel", "name": kernel, "ts": clock + 6, "dur": duration, "args": launch}
+                    {
+                        "ph": "X",
+                        "pid": 0,
+                        "tid": 7,
+                        "cat": "kernel",
+                        "name": kernel,
+                        "ts": clock + 6,
+                        "dur": duration,
+                        "args": launch,
+                    }
                 )
                 clock += 20.0
         note = {"ph": "X", "pid": 1, "tid": 10, "cat": "user_annotation", "name": label, "ts": began - 1}

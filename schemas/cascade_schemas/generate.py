@@ -48,9 +48,7 @@ def json_schema() -> dict[str, Any]:
 def arrow_schemas() -> dict[str, Any]:
     """Columns of each columnar event, in order."""
     return {
-        name: [
-            {"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in event.row_schema
-        ]
+        name: [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in event.row_schema]
         for name, event in EVENT_TYPES.items()
         if issubclass(event, ColumnarEvent)
     }

@@ -77,7 +77,9 @@ def read_recording(path: Path) -> Iterator[RecordedRecord]:
     except (pa.ArrowInvalid, pa.ArrowTypeError, KeyError, OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise MalformedRecording(f"{path.name} is not a whole Cascade recording: {str(error).splitlines()[0]}") from error
+        raise MalformedRecording(
+            f"{path.name} is not a whole Cascade recording: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def _batch(rows: list[RecordedRecord]) -> pa.RecordBatch:

@@ -72,7 +72,15 @@ def _events(store: Store, report: queries.Report) -> Iterator[dict[str, Any]]:
                 about = phases[step]
                 name = f"step {step} {about['phase']}"
                 args = {"p10_ms": about["duration_ms"]["p10"], "p90_ms": about["duration_ms"]["p90"]}
-                yield {"ph": "X", "name": name, "pid": process, "tid": 0, "ts": start_ns / 1e3, "dur": length, "args": args}
+                yield {
+                    "ph": "X",
+                    "name": name,
+                    "pid": process,
+                    "tid": 0,
+                    "ts": start_ns / 1e3,
+                    "dur": length,
+                    "args": args,
+                }
         for index in np.flatnonzero(line.start_ns >= 0).tolist():
             kernel = kernels.get(trace.task_ids[trace.task[index]])
             if kernel is None or line.duration_ns[index] < 0:

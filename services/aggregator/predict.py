@@ -61,8 +61,8 @@ class TracePredictor:
         self.launch_count = np.bincount(self.columns.task, minlength=len(self.columns.task_ids)).astype(np.int64)
         self._measured: NDArray[np.int64] | None = None
         first_rank = min((rank for rank, _ in trace.steps), default=0)
-        self._steps = [step for (rank, _), step in sorted(trace.steps.items()) if rank == first_rank]
-        self._span = ttft.measured_request(self._steps, self.started.prompts)
+        self.steps = [step for (rank, _), step in sorted(trace.steps.items()) if rank == first_rank]
+        self._span = ttft.measured_request(self.steps, self.started.prompts)
 
     def measured(self, family: NDArray[np.object_]) -> NDArray[np.int64]:
         """Median measured time per task; families say which tasks are collectives."""
@@ -93,7 +93,9 @@ class TracePredictor:
         measured_ns = self.measured(results.family)
         final_ns, sigma = self._corrected(results, config.config.gpu, source)
         yield KernelsPredicted(
-            run_id=run_id, config_id=config_id, rows=self._kernel_rows(results, final_ns, sigma, measured_ns, config, source)
+            run_id=run_id,
+            config_id=config_id,
+            rows=self._kernel_rows(results, final_ns, sigma, measured_ns, config, source),
         )
         times = compose.step_times(
             self._layout,
@@ -171,7 +173,7 @@ class TracePredictor:
         )
 
     def _step_rows(self, times: compose.StepTimes) -> pa.RecordBatch:
-        phase = {step.step: step.phase for step in self._steps}
+        phase = {step.step: step.phase for step in self.steps}
         return pa.RecordBatch.from_arrays(
             [
                 pa.array(times.step, type=pa.int32()),
@@ -269,7 +271,7 @@ class TracePredictor:
             return ""
         tp = self.started.world_size
         weights = model.weight_bytes(tp)
-        kv_tokens = max((sum(step.kv_lengths) for step in self._steps), default=0)
+        kv_tokens = max((sum(step.kv_lengths) for step in self.steps), default=0)
         kv = kv_tokens * model.kv_bytes_per_token(tp)
         if weights + kv <= gpu.dram_bytes:
             return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.aggregator.compose import Z90
@@ -23,6 +23,30 @@ class UnknownRun(LookupError):
 
 def traces(store: Store) -> list[Report]:
     return [_trace(row) for row in store.query("from traces order by started_at nulls last, trace_id")]
+
+
+def trace_status(store: Store, trace_id: str) -> str | None:
+    """importing, complete or rejected; None where nothing is known of it yet."""
+    found = store.query("select status from traces where trace_id = ?", [trace_id])
+    return str(found[0]["status"]) if found else None
+
+
+def run_status(store: Store, run_id: str) -> str | None:
+    """running, cancelled, failed, completed or completed_with_failures; None where nothing is known of it yet."""
+    found = store.query("select status from runs where run_id = ?", [run_id])
+    return str(found[0]["status"]) if found else None
+
+
+def run_progress(store: Store, run_id: str) -> list[Report]:
+    """Per config how many of the trace's tasks have a result so far."""
+    return store.query(
+        """select c.label, c.config_id, c.is_requested,
+            count(s.task_id) as simulated, count(s.task_id) filter (s.duration_ns is null) as failed,
+            (select count(*) from tasks t where t.trace_id = r.trace_id) as total
+        from run_configs c join run_requests r using (run_id) left join simulated_kernels s using (run_id, config_id)
+        where run_id = ? group by c.label, c.config_id, c.is_requested, c.ordinal, r.trace_id order by c.ordinal""",
+        [run_id],
+    )
 
 
 def trace_report(store: Store, trace_id: str) -> Report:
@@ -93,15 +117,18 @@ def _config(store: Store, run_id: str, row: Mapping[str, Any]) -> Report:
         "select assumption from assumptions where run_id = ? and config_id = ? order by assumption", key
     )
     infeasible = row["infeasible"] or None
+    steps = [
+        step_report(step) for step in store.query("from steps where run_id = ? and config_id = ? order by step", key)
+    ]
     return {
         "gpu": row["label"],
         "gpu_name": row["gpu_name"],
         "config_id": row["config_id"],
         "provenance": row["provenance"],
         **_kernel_time(store, key),
-        "prefill_step_ms": _mean_step(store, key, "prefill"),
-        "decode_step_ms": _mean_step(store, key, "decode"),
-        "steps": _steps(store, key),
+        "prefill_step_ms": mean_step(steps, "prefill"),
+        "decode_step_ms": mean_step(steps, "decode"),
+        "steps": steps,
         "ttft_ms": _estimate(row, "ttft"),
         "tpot_ms": _estimate(row, "tpot"),
         "ttft_request": row["request"] if row["ttft_ns"] is not None else None,
@@ -115,14 +142,22 @@ def _config(store: Store, run_id: str, row: Mapping[str, Any]) -> Report:
 
 
 def _kernel_time(store: Store, key: list[str]) -> Report:
-    """Sum over all launches; errors of one family fully correlated, families independent, as for steps."""
-    families = store.query(
-        """select s.family, sum(p.duration_ns * p.launch_count)::bigint as total_ns,
-            sum(p.duration_ns * p.launch_count * ln(p.p90_ns / p.duration_ns)) as spread
-        from predicted_kernels p join simulated_kernels s using (run_id, config_id, task_id)
-        where run_id = ? and config_id = ? and p.duration_ns > 0 group by s.family order by s.family""",
-        key,
+    return kernel_time(
+        store.query(
+            """select s.family, sum(p.duration_ns * p.launch_count)::bigint as total_ns,
+                sum(p.duration_ns * p.launch_count * ln(p.p90_ns / p.duration_ns)) as spread
+            from predicted_kernels p join simulated_kernels s using (run_id, config_id, task_id)
+            where run_id = ? and config_id = ? and p.duration_ns > 0 group by s.family order by s.family""",
+            key,
+        )
     )
+
+
+def kernel_time(families: Sequence[Mapping[str, Any]]) -> Report:
+    """Sum over all launches; errors of one family fully correlated, families independent, as for steps.
+
+    families: total_ns, and spread = Σ duration · launches · ln(p90 ÷ duration), in order of the family's name.
+    """
     if not families:
         return {"kernel_time_ms": None, "kernel_time_interval_ms": None}
     total = sum(row["total_ns"] for row in families)
@@ -134,39 +169,33 @@ def _kernel_time(store: Store, key: list[str]) -> Report:
     }
 
 
-def _steps(store: Store, key: list[str]) -> list[Report]:
-    rows = store.query("from steps where run_id = ? and config_id = ? order by step", key)
-    return [
-        {
-            "step": row["step"],
-            "phase": row["phase"],
-            "context_requests": row["context_requests"],
-            "context_tokens": row["context_tokens"],
-            "generation_requests": row["generation_requests"],
-            "generation_tokens": row["generation_tokens"],
-            "duration_ms": {
-                "value": row["duration_ns"] / 1e6,
-                "p10": row["p10_ns"] / 1e6,
-                "p90": row["p90_ns"] / 1e6,
-            },
-            "gpu_ms": row["gpu_ns"] / 1e6,
-            "measured_gpu_ms": None if row["measured_gpu_ns"] is None else row["measured_gpu_ns"] / 1e6,
-            "coverage": _ratio(row["coverage_ppm"]),
-            "launches": row["launch_count"],
-        }
-        for row in rows
-    ]
+def step_report(row: Mapping[str, Any]) -> Report:
+    """One row of the view `steps`."""
+    return {
+        "step": row["step"],
+        "phase": row["phase"],
+        "context_requests": row["context_requests"],
+        "context_tokens": row["context_tokens"],
+        "generation_requests": row["generation_requests"],
+        "generation_tokens": row["generation_tokens"],
+        "duration_ms": {
+            "value": row["duration_ns"] / 1e6,
+            "p10": row["p10_ns"] / 1e6,
+            "p90": row["p90_ns"] / 1e6,
+        },
+        "gpu_ms": row["gpu_ns"] / 1e6,
+        "measured_gpu_ms": None if row["measured_gpu_ns"] is None else row["measured_gpu_ns"] / 1e6,
+        "coverage": _ratio(row["coverage_ppm"]),
+        "launches": row["launch_count"],
+    }
 
 
-def _mean_step(store: Store, key: list[str], phase: str) -> Report | None:
-    (row,) = store.query(
-        """select count(*) as n, avg(duration_ns) as value, avg(p10_ns) as p10, avg(p90_ns) as p90
-        from predicted_steps where run_id = ? and config_id = ? and phase = ?""",
-        [*key, phase],
-    )
-    if not row["n"]:
+def mean_step(steps: Sequence[Report], phase: str) -> Report | None:
+    """Mean of value, p10 and p90 over the steps of a phase."""
+    chosen = [step["duration_ms"] for step in steps if step["phase"] == phase]
+    if not chosen:
         return None
-    return {name: round(row[name]) / 1e6 for name in ("value", "p10", "p90")}
+    return {name: round(math.fsum(step[name] for step in chosen) / len(chosen), 6) for name in ("value", "p10", "p90")}
 
 
 def _estimate(row: Mapping[str, Any], name: str) -> Report | None:

@@ -67,8 +67,13 @@ class Aggregator:
         """Fold one event into states and rows."""
         match event:
             case (
-                TraceStarted() | KernelTaskTraced() | LaunchesTraced() | StepTraced() | HostProfileMeasured()
-                | TraceCompleted() | TraceRejected()
+                TraceStarted()
+                | KernelTaskTraced()
+                | LaunchesTraced()
+                | StepTraced()
+                | HostProfileMeasured()
+                | TraceCompleted()
+                | TraceRejected()
             ):
                 if self._learn_trace(event):
                     for run_id in self._runs_of(event.trace_id):
@@ -118,9 +123,7 @@ class Aggregator:
                 continue
             total = sum(failed_count(config) for config in run.configs.values())
             outcome = "completed_with_failures" if total else "completed"
-            ends.append(
-                RunCompleted(run_id=run.request.run_id, outcome=outcome, failed_count=total, state_hash="")
-            )
+            ends.append(RunCompleted(run_id=run.request.run_id, outcome=outcome, failed_count=total, state_hash=""))
         return ends
 
     def taken_rows(self) -> dict[str, list[pa.Table]]:

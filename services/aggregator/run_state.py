@@ -118,7 +118,9 @@ class TraceColumns:
 def trace_columns(trace: TraceState) -> TraceColumns:
     """All launches of a whole trace, ordered by rank and seq."""
     task_ids = list(trace.tasks)
-    table = pa.Table.from_batches(trace.launches, schema=LAUNCHES).sort_by([("rank", "ascending"), ("seq", "ascending")])
+    table = pa.Table.from_batches(trace.launches, schema=LAUNCHES).sort_by(
+        [("rank", "ascending"), ("seq", "ascending")]
+    )
     index = {task_id: position for position, task_id in enumerate(task_ids)}
     ids = table.column("task_id").cast(pa.string()).combine_chunks().dictionary_encode()
     codes = np.array([index[task_id] for task_id in ids.dictionary.to_pylist()] or [0], dtype=np.int64)

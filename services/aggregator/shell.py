@@ -40,9 +40,7 @@ class AggregatorShell:
         self._publish = publish
         self._aggregator = Aggregator(store)
         self._positions = store.positions()
-        open_runs = store.query(
-            "select run_id from runs where status = 'running' order by run_id"
-        )
+        open_runs = store.query("select run_id from runs where status = 'running' order by run_id")
         self._aggregator.touch([row["run_id"] for row in open_runs])
 
     def next_offset(self, topic: str, partition: int = 0) -> int:

@@ -112,9 +112,7 @@ class Store:
                 trace.completed = TraceCompleted.model_validate_json(row["event"], extra="ignore")
         for row in self.query("select event from host_profiles where trace_id = ?", by_id):
             trace.host_profile = HostProfileMeasured.model_validate_json(row["event"], extra="ignore")
-        for row in self.query(
-            "select task_id, signature_id, task from tasks where trace_id = ? order by rowid", by_id
-        ):
+        for row in self.query("select task_id, signature_id, task from tasks where trace_id = ? order by rowid", by_id):
             trace.tasks[row["task_id"]] = KernelTaskTraced(
                 trace_id=trace_id,
                 task_id=row["task_id"],
@@ -122,7 +120,9 @@ class Store:
                 task=KernelTask.model_validate_json(row["task"], extra="ignore"),
             )
         for row in self.query("select * from trace_steps where trace_id = ? order by rank, step", by_id):
-            lengths = {name: tuple(json.loads(row.pop(name))) for name in ("q_lengths", "kv_lengths", "request_indexes")}
+            lengths = {
+                name: tuple(json.loads(row.pop(name))) for name in ("q_lengths", "kv_lengths", "request_indexes")
+            }
             trace.steps[row["rank"], row["step"]] = StepTraced(**row, **lengths)
         columns = ", ".join(LAUNCHES.names)
         launches = self.arrow(f"select {columns} from launches where trace_id = ? order by rank, seq", by_id)  # noqa: S608
@@ -130,7 +130,9 @@ class Store:
             trace.launches.append(batch)
         trace.next_seq = {
             row["rank"]: row["n"]
-            for row in self.query("select rank, max(seq) + 1 as n from launches where trace_id = ? group by rank", by_id)
+            for row in self.query(
+                "select rank, max(seq) + 1 as n from launches where trace_id = ? group by rank", by_id
+            )
         }
         return trace
 

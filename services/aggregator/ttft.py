@@ -57,7 +57,9 @@ def _of_reconstructed(ran: Sequence[StepTraced], prompts: Sequence[int]) -> Span
                 prefill.append(step.step)
                 done_tokens += new_tokens
     if done_tokens < prompts[request]:
-        return Span(request, prompts[request], (), (), "the trace ends before this request's prefill", "no step follows")
+        return Span(
+            request, prompts[request], (), (), "the trace ends before this request's prefill", "no step follows"
+        )
     after = tuple(step.step for step in ran if step.step > prefill[-1] and step.phase in GENERATING)
     # From the first step of the request to the one that ends its prefill, those between included: the engine ran them.
     span = tuple(step.step for step in ran if prefill[0] <= step.step <= prefill[-1])

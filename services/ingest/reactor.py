@@ -51,9 +51,7 @@ class Ingest:
             yield ArtifactStored(trace_id=event.trace_id, artifact=artifact, kind="profile")
         try:
             with self._open_artifacts(event.artifacts) as paths:
-                imported = import_trace(
-                    paths, model=event.model, source_gpu=event.source_gpu, prompts=event.prompts
-                )
+                imported = import_trace(paths, model=event.model, source_gpu=event.source_gpu, prompts=event.prompts)
         except CannotImport as rejection:
             yield TraceRejected(trace_id=event.trace_id, name=event.name, reason=str(rejection))
             return

@@ -31,6 +31,7 @@ from services.runtime.artifacts import ArtifactStore
 from services.runtime.eventlog import EventLog, StoredRecord
 from services.runtime.reactor import Reactor
 from services.runtime.settings import Settings
+from services.runtime.whatif import WhatIf
 from services.simworker.reactor import Simworker
 from services.simworker.simulators.base import KernelSimulator
 
@@ -151,6 +152,7 @@ class Embedded:
         self.log = open_log(settings.home / "events.sqlite")
         self.artifacts = ArtifactStore(settings.home / "artifacts")
         self.store = open_store(settings.home / "cascade.duckdb")
+        self._what_if = WhatIf(self.store, simulators)
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         ended = ("TraceCompleted", "TraceRejected")
@@ -202,9 +204,13 @@ class Embedded:
             self.publish([dead_letter(stored, service, str(error))])
             return None
 
+    def step(self) -> bool:
+        """One turn of every service, in the caller's thread; False where nothing waited."""
+        return any([service.step() for service in self.services])  # noqa: C419 - every service gets its turn
+
     def pump(self) -> None:
         """Work until nothing waits."""
-        while any([service.step() for service in self.services]):  # noqa: C419 - every service gets its turn
+        while self.step():
             pass
 
     def start(self) -> None:
@@ -264,6 +270,24 @@ class Embedded:
         """Withdraw a run; one that has ended stays as it is. Raises UnknownRun."""
         if queries.run_report(self.store, run_id)["status"] == "running":
             self.publish([RunCancelled(run_id=run_id)])
+
+    def what_if(self, trace_id: str, config_text: str) -> queries.Report:
+        """A config's answer from the analytic simulator, without a run and without an event.
+
+        Raises UnknownTrace, UnknownGpu, InvalidConfig, BadRequest.
+        """
+        trace = queries.trace_report(self.store, trace_id)
+        if trace["status"] != "complete":
+            raise admission.BadRequest(f"trace {trace_id} is {trace['status']}; a what-if needs a complete one")
+        request = admission.run(
+            "what-if",
+            trace_id,
+            [config_text],
+            simulator="analytic",
+            simulators=self.simulators,
+            source_gpu=trace["source_gpu"],
+        )
+        return self._what_if.answer(trace_id, request)
 
     def verify_run(self, run_id: str) -> Verification:
         """Fold the run's events into an empty store and compare state hashes. Raises UnknownRun."""
@@ -343,7 +367,9 @@ def _lock_home(home: Path) -> IO[str]:
         handle.seek(0)
         owner = handle.read().strip() or "unknown"
         handle.close()
-        raise HomeInUse(f"{home} is in use by process {owner}; stop it, or set CASCADE_HOME to another folder") from error
+        raise HomeInUse(
+            f"{home} is in use by process {owner}; stop it, or set CASCADE_HOME to another folder"
+        ) from error
     handle.truncate(0)
     handle.write(str(os.getpid()))
     handle.flush()

@@ -89,7 +89,8 @@ class EventLog:
             self._db.execute("begin immediate")
             try:
                 self._db.executemany(
-                    "insert into records (topic, offset, timestamp_ms, key, type, headers, value) values (?,?,?,?,?,?,?)", rows
+                    "insert into records (topic, offset, timestamp_ms, key, type, headers, value) values (?,?,?,?,?,?,?)",
+                    rows,
                 )
                 if commit is not None:
                     consumer, offsets = commit

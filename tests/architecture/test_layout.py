@@ -36,14 +36,21 @@ SEAMS = {
     "rich": {"services/cli.py", "services/tables.py"},
     "scipy": {"services/simworker/calibration/fit.py"},
 }
-# Only the composition knows all services.
-COMPOSITION = {"services/runtime/embedded.py", "services/cli.py"}
+# Only the composition of one process knows several services: the pipeline, its what-if and its front.
+COMPOSITION = {
+    "services/runtime/embedded.py",
+    "services/runtime/whatif.py",
+    "services/runtime/local.py",
+    "services/cli.py",
+}
 # Shells look at the clock or at the environment; what decides does not.
 SHELLS = {
     "services/cli.py",
     "services/runtime/embedded.py",
     "services/runtime/eventlog.py",
     "services/runtime/artifacts.py",
+    "services/runtime/local.py",
+    "services/runtime/remote.py",
 }
 
 
@@ -65,8 +72,10 @@ def imports_of(path):
 
 def is_shell(path):
     name = name_of(path)
-    return name in SHELLS or path.name in {"app.py", "__main__.py", "fit.py", "generate.py", "jail.py"} or (
-        name.startswith(("services/gateway/", "profiler_sdk/"))
+    return (
+        name in SHELLS
+        or path.name in {"app.py", "__main__.py", "fit.py", "generate.py", "jail.py"}
+        or (name.startswith(("services/gateway/", "profiler_sdk/")))
     )
 
 

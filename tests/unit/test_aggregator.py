@@ -210,5 +210,7 @@ def test_one_altered_row_changes_the_hash():
 def test_replicated_results_of_two_workers_count_once():
     bench = Bench()
     *others, first, second = whole_run()
-    bench.tell(*others, first, KernelsSimulated.model_validate({**first.model_dump(), "rows": first.rows.slice(1)}), second)
+    bench.tell(
+        *others, first, KernelsSimulated.model_validate({**first.model_dump(), "rows": first.rows.slice(1)}), second
+    )
     assert bench.store.query("select count(*) as n from simulated_kernels") == [{"n": 6}]

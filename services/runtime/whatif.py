@@ -1,0 +1,149 @@
+"""What if: one config's answer at once, from the analytic simulator and the aggregator's own formulas; no event."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from cascade_schemas.events import (
+    AccuracyMeasured,
+    Estimate,
+    KernelsPredicted,
+    RequestPredicted,
+    RunConfig,
+    RunRequested,
+    StepsPredicted,
+    StepTraced,
+)
+
+from services.aggregator.predict import SourcePrediction, TracePredictor, source_prediction
+from services.aggregator.queries import Report, kernel_time, mean_step, step_report
+from services.aggregator.run_state import ConfigState, result_columns
+from services.aggregator.store import Store
+from services.kernels.work import WorkTable
+from services.kernels.work_of import work_of
+from services.simworker.reactor import result_rows
+from services.simworker.simulators.base import KernelSimulator
+
+_TRACES_REMEMBERED = 4
+
+
+@dataclass
+class _Prepared:
+    """What every question about one trace shares."""
+
+    predictor: TracePredictor
+    task_ids: tuple[str, ...]
+    work: WorkTable
+    source: SourcePrediction | None = None
+    is_source_known: bool = False
+
+
+class WhatIf:
+    """Answers for complete traces; the last few stay prepared. Thread-safe."""
+
+    def __init__(self, store: Store, simulators: Mapping[str, KernelSimulator]) -> None:
+        self._store = store
+        self._simulators = simulators
+        self._prepared: OrderedDict[str, _Prepared] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def answer(self, trace_id: str, request: RunRequested) -> Report:
+        """request: one config to ask about, and the source GPU's where the trace has one."""
+        with self._lock:
+            prepared = self._prepare(trace_id)
+            if not prepared.is_source_known:
+                source = next((config for config in request.configs if not config.is_requested), None)
+                if source is not None:
+                    prepared.source = source_prediction(self._simulated(prepared, source), prepared.predictor)
+                    prepared.is_source_known = True
+        asked = next(config for config in request.configs if config.is_requested)
+        state = self._simulated(prepared, asked)
+        source_prediction_now = prepared.source
+        if source_prediction_now is None and asked.gpu.gpu == prepared.predictor.started.source_gpu:
+            # The source itself is asked about: it is its own reference, as in a run.
+            source_prediction_now = source_prediction(state, prepared.predictor)
+        return self._report(prepared, asked, state, source_prediction_now)
+
+    def _prepare(self, trace_id: str) -> _Prepared:
+        prepared = self._prepared.get(trace_id)
+        if prepared is None:
+            trace = self._store.load_trace(trace_id)
+            work = WorkTable.of([work_of(traced.task) for traced in trace.tasks.values()])
+            prepared = self._prepared[trace_id] = _Prepared(TracePredictor(trace), tuple(trace.tasks), work)
+            while len(self._prepared) > _TRACES_REMEMBERED:
+                self._prepared.popitem(last=False)
+        self._prepared.move_to_end(trace_id)
+        return prepared
+
+    def _simulated(self, prepared: _Prepared, config: RunConfig) -> ConfigState:
+        predictions = self._simulators["analytic"].simulate(prepared.work, [config.gpu])
+        roofline_ns = self._simulators["roofline"].simulate(prepared.work, [config.gpu]).duration_ns
+        state = ConfigState(config)
+        state.add_results(result_rows(prepared.task_ids, prepared.work, predictions, roofline_ns, 0))
+        return state
+
+    def _report(
+        self, prepared: _Prepared, config: RunConfig, state: ConfigState, source: SourcePrediction | None
+    ) -> Report:
+        report: Report = {"gpu": config.label, "config_id": config.config_id, "infeasible": None, "steps": []}
+        family = result_columns(state, prepared.predictor.columns.task_ids).family
+        for event in prepared.predictor.predict("what-if", state, source):
+            match event:
+                case KernelsPredicted():
+                    report |= kernel_time(_families(event, family))
+                case StepsPredicted():
+                    steps = {step.step: step for step in prepared.predictor.steps}
+                    report["steps"] = [
+                        step_report(row | _traced(steps.get(row["step"]))) for row in event.rows.to_pylist()
+                    ]
+                    report["assumptions"] = sorted(event.assumptions)
+                case RequestPredicted():
+                    report["infeasible"] = event.infeasible or None
+                    report |= {"ttft_ms": _estimate(event.ttft), "ttft_reason": event.ttft_reason}
+                    report |= {"tpot_ms": _estimate(event.tpot), "tpot_reason": event.tpot_reason}
+                case AccuracyMeasured():
+                    report["coverage"] = event.coverage_ppm / 1e6
+        report["prefill_step_ms"] = mean_step(report["steps"], "prefill")
+        report["decode_step_ms"] = mean_step(report["steps"], "decode")
+        report["bound_by"] = _bound_by(state, prepared.predictor)
+        return report
+
+
+def _estimate(estimate: Estimate | None) -> Report | None:
+    if estimate is None:
+        return None
+    return {"value": estimate.value_ns / 1e6, "p10": estimate.p10_ns / 1e6, "p90": estimate.p90_ns / 1e6}
+
+
+def _families(event: KernelsPredicted, family: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
+    rows = event.rows
+    duration = np.asarray(rows.column("duration_ns").fill_null(0), dtype=np.int64)
+    high = np.asarray(rows.column("p90_ns").fill_null(0), dtype=np.int64)
+    total = duration * np.asarray(rows.column("launch_count"), dtype=np.int64)
+    spread = np.zeros(len(total))
+    known = duration > 0
+    spread[known] = total[known] * np.log(high[known] / duration[known])
+    return [
+        {"total_ns": int(total[family == name].sum()), "spread": float(spread[family == name].sum())}
+        for name in sorted(set(family[known]))
+    ]
+
+
+def _traced(step: StepTraced | None) -> dict[str, Any]:
+    names = ("context_requests", "context_tokens", "generation_requests", "generation_tokens")
+    return {name: getattr(step, name) if step is not None else None for name in names}
+
+
+def _bound_by(state: ConfigState, predictor: TracePredictor) -> dict[str, float]:
+    """Share of kernel time by what limits it."""
+    rows = state.results[0]
+    total = np.asarray(rows.column("duration_ns").fill_null(0), dtype=np.float64) * predictor.launch_count
+    bound = np.array(rows.column("bound").to_pylist(), dtype=object)
+    whole = float(total.sum())
+    shares = {str(name): float(total[bound == name].sum()) / whole for name in sorted(set(bound))} if whole else {}
+    return dict(sorted(shares.items(), key=lambda one: -one[1]))
