@@ -262,7 +262,8 @@ def _agrees(
     """Profilers report memory after reservations, in GB or GiB: 12 % apart is one product, 40 and 80 GB are two."""
     return (
         (sm_count is None or sm_count == gpu.sm_count)
-        and (compute_capability is None or tuple(compute_capability) == gpu.compute_capability)
+        # ROCm reports its own (9, 4) where CUDA reports a compute capability; AMD's specs have none to compare.
+        and (gpu.compute_capability in (None, compute_capability) or compute_capability is None)
         and (dram_bytes is None or abs(math.log(max(dram_bytes, 1) / gpu.dram_bytes)) < 0.12)
     )
 
