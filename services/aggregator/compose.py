@@ -6,7 +6,6 @@ that is what makes two machines, and a replay, agree on every stored number.
 
 from __future__ import annotations
 
-import math
 import tomllib
 from dataclasses import dataclass
 from functools import cache
@@ -61,10 +60,9 @@ def step_layout(trace: TraceColumns, gaps: LaunchGaps) -> StepLayout:
     """Launches outside every step belong to none and are left out."""
     inside = np.flatnonzero(trace.step >= 0)
     task_count = len(trace.task_ids)
-    keys = trace.step[inside] * (int(trace.rank.max(initial=0)) + 1) + trace.rank[inside]
-    row_keys, row = np.unique(keys, return_inverse=True)
-    row_count = len(row_keys)
     ranks = int(trace.rank.max(initial=0)) + 1
+    row_keys, row = np.unique(trace.step[inside] * ranks + trace.rank[inside], return_inverse=True)
+    row_count = len(row_keys)
     counts = np.bincount(row * task_count + trace.task[inside], minlength=row_count * task_count)
     graph = trace.graph[inside] >= 0
     graph_gap = np.bincount(row, weights=graph, minlength=row_count).astype(np.int64) * gaps.graph_gap_ns
@@ -73,8 +71,9 @@ def step_layout(trace: TraceColumns, gaps: LaunchGaps) -> StepLayout:
     span = np.full(row_count, -1, dtype=np.int64)
     overlap = np.ones(row_count)
     if trace.is_measured:
-        for index in range(row_count):
-            chosen = inside[row == index] if row_count < 64 else inside[_rows_of(row, index)]
+        by_row = inside[np.argsort(row, kind="stable")]
+        ends = np.cumsum(np.bincount(row, minlength=row_count))
+        for index, chosen in enumerate(np.split(by_row, ends[:-1]) if row_count else ()):
             busy[index], span[index], total = _busy_span_sum(trace.start_ns[chosen], trace.duration_ns[chosen])
             overlap[index] = busy[index] / total if total else 1.0
     return StepLayout(
@@ -90,10 +89,6 @@ def step_layout(trace: TraceColumns, gaps: LaunchGaps) -> StepLayout:
     )
 
 
-def _rows_of(row: NDArray[np.intp], index: int) -> NDArray[np.intp]:
-    return np.flatnonzero(row == index)
-
-
 def _busy_span_sum(start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]) -> tuple[int, int, int]:
     """Union of intervals, first start to last end, and sum of durations."""
     order = np.argsort(start_ns, kind="stable")
@@ -107,15 +102,15 @@ def _busy_span_sum(start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]) 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Predicted times of every step of a trace; shape (steps,)."""
+    """Predicted times of every step of a trace on some configs; shape (configs, steps) where not said otherwise."""
 
-    step: NDArray[np.int64]
+    step: NDArray[np.int64]  # (steps,)
     gpu_ns: NDArray[np.int64]
     duration_ns: NDArray[np.int64]
     p10_ns: NDArray[np.int64]
     p90_ns: NDArray[np.int64]
-    measured_gpu_ns: NDArray[np.int64]  # -1 not measured
     coverage: NDArray[np.float64]
+    measured_gpu_ns: NDArray[np.int64]  # -1 not measured
     launch_count: NDArray[np.int64]
 
 
@@ -127,23 +122,24 @@ def step_times(
     weight_ns: NDArray[np.int64],
     gaps: LaunchGaps,
 ) -> StepTimes:
-    """Times of all steps on one config.
+    """Times of all steps on all configs.
 
-    duration_ns, sigma, family: per task, failures already filled in by extrapolation or -1 (then left out).
-    weight_ns: per task, what a launch counts for coverage: its measured time, or 1 where nothing was measured.
+    duration_ns, sigma: (configs, tasks), failures already filled in by extrapolation or -1 (then left out).
+    family: (tasks,). weight_ns: (tasks,), what a launch counts for coverage: its measured time, or 1 where nothing
+    was measured.
 
     Errors of kernels of one family are taken as fully correlated, of different families as independent (SIMULATION
     3.6): the step's sigma is the root of the sum over families of (Σ t·sigma)², divided by the step's time.
     """
     known = duration_ns >= 0
     times = np.where(known, duration_ns, 0).astype(np.float64)
-    total = layout.counts @ times
+    total = times @ layout.counts.T
     # Rounded to whole ns so that these sums, too, are exact and the same everywhere.
     spread = np.rint(times * sigma)
-    variance = np.zeros(len(total))
+    variance = np.zeros_like(total)
     for name in sorted(set(family)):
-        members = family == name
-        variance += (layout.counts[:, members] @ spread[members]) ** 2
+        members = np.flatnonzero(family == name)
+        variance += (spread[:, members] @ layout.counts[:, members].T) ** 2
     step_sigma = np.sqrt(variance) / np.maximum(total, 1.0)
     gpu = np.rint(total * layout.overlap)
     value = gpu + layout.gap_ns
@@ -151,10 +147,10 @@ def step_times(
     high = gpu * np.exp(Z90 * step_sigma) + layout.gap_ns
     with_host_gaps = gpu + np.where(layout.traced_gap_ns >= 0, layout.traced_gap_ns // 2, 0)
     issued_by_host = np.where(layout.traced_gap_ns < 0, layout.eager_count * gaps.host_issue_ns, 0)
-    high = np.maximum.reduce([high, with_host_gaps, issued_by_host.astype(np.float64), value])
+    high = np.maximum(np.maximum(high, with_host_gaps), np.maximum(issued_by_host, value))
     weight_all = layout.counts @ weight_ns.astype(np.float64)
-    weight_known = layout.counts @ np.where(known, weight_ns, 0).astype(np.float64)
-    coverage = np.divide(weight_known, weight_all, out=np.zeros_like(weight_all), where=weight_all > 0)
+    weight_known = (known * weight_ns).astype(np.float64) @ layout.counts.T
+    coverage = np.divide(weight_known, weight_all, out=np.zeros_like(total), where=weight_all > 0)
     return _slowest_rank(
         layout,
         StepTimes(
@@ -163,20 +159,29 @@ def step_times(
             duration_ns=value.astype(np.int64),
             p10_ns=np.rint(low).astype(np.int64),
             p90_ns=np.rint(high).astype(np.int64),
-            measured_gpu_ns=layout.measured_gpu_ns,
             coverage=coverage,
-            launch_count=layout.launch_count,
+            measured_gpu_ns=np.broadcast_to(layout.measured_gpu_ns, total.shape),
+            launch_count=np.broadcast_to(layout.launch_count, total.shape),
         ),
     )
 
 
 def _slowest_rank(layout: StepLayout, rows: StepTimes) -> StepTimes:
     """A step ends when its last rank does; collectives have aligned the ranks' ends already."""
-    order = np.lexsort((layout.row_rank, -rows.duration_ns, layout.row_step))
-    steps = layout.row_step[order]
-    first = np.flatnonzero(np.concatenate(([True], steps[1:] != steps[:-1]))) if len(order) else order
-    slowest = order[first]
-    return StepTimes(*(getattr(rows, name)[slowest] for name in StepTimes.__dataclass_fields__))
+    steps = np.unique(layout.row_step)
+    if len(steps) == len(layout.row_step):
+        return rows
+    slowest = np.empty((len(rows.duration_ns), len(steps)), dtype=np.int64)
+    for config, duration in enumerate(rows.duration_ns):
+        order = np.lexsort((layout.row_rank, -duration, layout.row_step))
+        of_step = layout.row_step[order]
+        slowest[config] = order[np.flatnonzero(np.concatenate(([True], of_step[1:] != of_step[:-1])))]
+    columns = {
+        name: np.take_along_axis(getattr(rows, name), slowest, axis=1)
+        for name in StepTimes.__dataclass_fields__
+        if name != "step"
+    }
+    return StepTimes(step=steps, **columns)
 
 
 def median_per_task(trace: TraceColumns, is_collective: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -196,8 +201,3 @@ def median_per_task(trace: TraceColumns, is_collective: NDArray[np.bool_]) -> ND
         of_ranks = middle[tasks == task]
         medians[task] = of_ranks.min() if is_collective[task] else int(np.median(of_ranks))
     return medians
-
-
-def interval(value_ns: float, sigma: float) -> tuple[int, int]:
-    """p10 and p90 of a log-normal around its median."""
-    return round(value_ns * math.exp(-Z90 * sigma)), round(value_ns * math.exp(Z90 * sigma))

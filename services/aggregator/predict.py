@@ -23,7 +23,7 @@ from services.aggregator import compose, ttft
 from services.aggregator.accuracy import Accuracy, accuracy
 from services.aggregator.extrapolation import filled
 from services.aggregator.run_state import ConfigState, ResultColumns, TraceState, result_columns, trace_columns
-from services.kernels.correction import alpha, corrected
+from services.kernels.correction import alpha, corrected, sigma_factor
 from services.kernels.work import Family
 
 _SAME_KERNEL_SIGMA = 0.03  # repeatability of one kernel on one GPU: 2 to 7 % over public traces (SIMULATION 3.6)
@@ -99,8 +99,8 @@ class TracePredictor:
         )
         times = compose.step_times(
             self._layout,
-            filled(final_ns, measured_ns, results.family),
-            sigma,
+            filled(final_ns, measured_ns, results.family)[None, :],
+            sigma[None, :],
             results.family,
             np.where(measured_ns > 0, measured_ns, 1) if (measured_ns > 0).any() else np.ones_like(measured_ns),
             self._gaps,
@@ -118,7 +118,9 @@ class TracePredictor:
         if source is None:
             return results.duration_ns, results.sigma
         is_source = gpu.config_id == source.gpu.config_id
-        weights = {name: alpha(source.gpu, gpu, name) for name in sorted(set(results.family))}
+        families = sorted(set(results.family))
+        weights = {name: alpha(source.gpu, gpu, name) for name in families}
+        factors = {name: sigma_factor(source.gpu, gpu, name) for name in families}
         family_alpha = np.array([1.0 if is_source else weights[name] for name in results.family])
         usable = (results.duration_ns >= 0) & (source.forward_ns > 0) & (source.measured_ns > 0)
         final = results.duration_ns.copy()
@@ -130,7 +132,8 @@ class TracePredictor:
                 family_alpha[usable],
             )
         ).astype(np.int64)
-        sigma = results.sigma
+        left = np.array([factors[name] for name in results.family])
+        sigma = np.where(usable, results.sigma * left, results.sigma)
         if is_source:
             final[usable] = source.measured_ns[usable]
             sigma = np.where(usable, _SAME_KERNEL_SIGMA, sigma)
@@ -174,17 +177,18 @@ class TracePredictor:
 
     def _step_rows(self, times: compose.StepTimes) -> pa.RecordBatch:
         phase = {step.step: step.phase for step in self.steps}
+        measured_gpu_ns = times.measured_gpu_ns[0]
         return pa.RecordBatch.from_arrays(
             [
                 pa.array(times.step, type=pa.int32()),
                 pa.array([phase.get(step, "unknown") for step in times.step.tolist()]).dictionary_encode(),
-                pa.array(times.gpu_ns, type=pa.int64()),
-                pa.array(times.duration_ns, type=pa.int64()),
-                pa.array(times.p10_ns, type=pa.int64()),
-                pa.array(times.p90_ns, type=pa.int64()),
-                pa.array(times.measured_gpu_ns, type=pa.int64(), mask=times.measured_gpu_ns < 0),
-                pa.array(np.rint(times.coverage * 1e6).astype(np.int64), type=pa.int64()),
-                pa.array(times.launch_count, type=pa.int64()),
+                pa.array(times.gpu_ns[0], type=pa.int64()),
+                pa.array(times.duration_ns[0], type=pa.int64()),
+                pa.array(times.p10_ns[0], type=pa.int64()),
+                pa.array(times.p90_ns[0], type=pa.int64()),
+                pa.array(measured_gpu_ns, type=pa.int64(), mask=measured_gpu_ns < 0),
+                pa.array(np.rint(times.coverage[0] * 1e6).astype(np.int64), type=pa.int64()),
+                pa.array(times.launch_count[0], type=pa.int64()),
             ],
             schema=STEP_PREDICTIONS,
         )
@@ -194,9 +198,9 @@ class TracePredictor:
             step: Estimate(value_ns=value, p10_ns=low, p90_ns=high)
             for step, value, low, high in zip(
                 times.step.tolist(),
-                times.duration_ns.tolist(),
-                times.p10_ns.tolist(),
-                times.p90_ns.tolist(),
+                times.duration_ns[0].tolist(),
+                times.p10_ns[0].tolist(),
+                times.p90_ns[0].tolist(),
                 strict=True,
             )
         }

@@ -118,11 +118,11 @@ class TraceColumns:
 def trace_columns(trace: TraceState) -> TraceColumns:
     """All launches of a whole trace, ordered by rank and seq."""
     task_ids = list(trace.tasks)
-    table = pa.Table.from_batches(trace.launches, schema=LAUNCHES).sort_by(
-        [("rank", "ascending"), ("seq", "ascending")]
-    )
     index = {task_id: position for position, task_id in enumerate(task_ids)}
-    ids = table.column("task_id").cast(pa.string()).combine_chunks().dictionary_encode()
+    table = pa.Table.from_batches(trace.launches, schema=LAUNCHES).unify_dictionaries().combine_chunks()
+    if len(trace.next_seq) > 1:  # one rank's launches arrive in order, several ranks' interleaved
+        table = table.sort_by([("rank", "ascending"), ("seq", "ascending")])
+    ids = table.column("task_id").combine_chunks()
     codes = np.array([index[task_id] for task_id in ids.dictionary.to_pylist()] or [0], dtype=np.int64)
 
     def column(name: str, missing: int = -1) -> NDArray[np.int64]:

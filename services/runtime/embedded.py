@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import shutil
 import tempfile
 import threading
 import time
@@ -145,6 +146,7 @@ class Embedded:
     ) -> None:
         settings.home.mkdir(parents=True, exist_ok=True)
         self._lock = _lock_home(settings.home)
+        _sweep(settings.home)
         self.settings = settings
         self.simulators = tuple(simulators)
         self.now_ms = now_ms
@@ -357,6 +359,14 @@ def dead_letter(stored: StoredRecord, service: str, reason: str) -> RecordDeadLe
         reason=reason,
         record_base64=base64.b64encode(body).decode(),
     )
+
+
+def _sweep(home: Path) -> None:
+    """Remove what a killed process was in the middle of; the home is locked, so nobody else is."""
+    for leftover in (*home.glob("open-*"), *home.glob("sql-*")):
+        shutil.rmtree(leftover, ignore_errors=True)
+    for leftover in (home / "artifacts").glob("incoming-*"):
+        leftover.unlink(missing_ok=True)
 
 
 def _lock_home(home: Path) -> IO[str]:

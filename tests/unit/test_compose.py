@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.aggregator.compose import LaunchGaps, median_per_task, step_layout, step_times
+from services.aggregator.compose import LaunchGaps, StepTimes, median_per_task, step_layout, step_times
 from services.aggregator.extrapolation import filled
 from services.aggregator.run_state import TraceColumns
 
@@ -29,14 +29,21 @@ def columns(task, *, start=None, duration=None, step=None, rank=None, graph=None
 
 def times(trace, duration, sigma=0.1, family="gemm"):
     count = len(trace.task_ids)
-    return step_times(
+    both = step_times(
         step_layout(trace, GAPS),
-        np.array(duration, dtype=np.int64),
-        np.full(count, sigma),
+        np.array([duration, [2 * d for d in duration]], dtype=np.int64),
+        np.full((2, count), sigma),
         np.array([family] * count if isinstance(family, str) else family, dtype=object),
         np.ones(count, dtype=np.int64),
         GAPS,
     )
+    return _first(both)
+
+
+def _first(times):
+    """The first of two configs; the second only shows that configs do not mix."""
+    picked = {name: getattr(times, name)[0] for name in StepTimes.__dataclass_fields__ if name != "step"}
+    return StepTimes(step=times.step, **picked)
 
 
 def test_replaying_the_source_with_its_own_times_gives_the_measured_step():
