@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +23,7 @@ from services.ingest.requests import BaselineError, prompts_from_baseline
 from services.runtime.embedded import Embedded, HomeInUse, wall_clock_ms
 from services.runtime.engine import Engine, ImportOptions, Refused, Report
 from services.runtime.local import LocalEngine
-from services.runtime.remote import RemoteEngine, read_server_file
+from services.runtime.remote import RemoteEngine, ServerFile, left_token, read_server_file
 from services.runtime.settings import BadSetting, Settings
 from services.simworker.simulators.catalog import simulators
 from services.tables import gpu_table, run_table, sql_table, trace_summary, what_if_text
@@ -102,6 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("file", type=Path, metavar="FILE")
     sub.add_argument("--to", choices=("perfetto",), default="perfetto")
 
+    sub = command("serve", _serve, "Serve the page, REST and WebSocket until interrupted; other commands then use it.")
+    sub.add_argument("--host", default="127.0.0.1", help="who may connect: 127.0.0.1 is this machine alone")
+    sub.add_argument("--port", type=int, default=8321, help="a busy one is passed over for the next free one")
+
     sub = command("gpus", _gpus, "List the known GPUs, or one with its numbers.")
     sub.add_argument("name", nargs="?", metavar="NAME")
     return parser
@@ -159,18 +165,21 @@ def _sources(names: Sequence[str], arguments: argparse.Namespace) -> tuple[list[
                 raise BadInput(f"{name}: no such file")
             paths.append(path)
             continue
-        stem, architecture = _sample(name.removeprefix("sample:"))
-        folder = Path(str(files("services") / "samples"))
-        paths.append(folder / f"{stem}.pt.trace.json.gz")
-        model = model or load_model(architecture)
-        prompts = prompts or prompts_from_baseline(folder / f"{stem}.baseline.json")[0]
+        path, options = sample(name.removeprefix("sample:"))
+        paths.append(path)
+        model = model or options.model
+        prompts = prompts or options.prompts
     return paths, ImportOptions(arguments.name or "", model, arguments.source_gpu, prompts)
 
 
-def _sample(name: str) -> tuple[str, str]:
+def sample(name: str) -> tuple[Path, ImportOptions]:
+    """A bundled recording and how it is imported."""
     if name not in SAMPLES:
         raise BadInput(f"sample:{name}: the bundled samples are {', '.join(f'sample:{known}' for known in SAMPLES)}")
-    return SAMPLES[name]
+    stem, architecture = SAMPLES[name]
+    folder = Path(str(files("services") / "samples"))
+    prompts = prompts_from_baseline(folder / f"{stem}.baseline.json")[0]
+    return folder / f"{stem}.pt.trace.json.gz", ImportOptions(model=load_model(architecture), prompts=prompts)
 
 
 def _prompts(text: str | None) -> tuple[int, ...]:
@@ -280,6 +289,69 @@ def _export(arguments: argparse.Namespace, settings: Settings) -> int:
     report = {"run_id": arguments.run, "file": str(arguments.file), "events": count}
     _print(arguments, report, lambda _: f"{count} events in {arguments.file}; open it at ui.perfetto.dev")
     return 0
+
+
+# --- serve --------------------------------------------------------------------------------------------------------
+
+
+def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
+    # Only here: importing the web framework takes longer than most commands.
+    from services.gateway import serving  # noqa: PLC0415
+    from services.gateway.app import create_app  # noqa: PLC0415
+    from services.gateway.routes import Sample  # noqa: PLC0415
+    from services.runtime.served import ServedEngine  # noqa: PLC0415
+
+    if not 1 <= arguments.port <= 65_535:
+        raise BadInput(f"--port {arguments.port}: give a number from 1 to 65535")
+    if (other := read_server_file(settings.home)) is not None:
+        raise BadInput(f"process {other.pid} serves {settings.home} already, at {other.url}")
+    embedded = open_embedded(settings)
+    engine = None
+    try:
+        # A server that was killed left its token behind: pages that were open go on with it.
+        token = settings.token or left_token(settings.home) or secrets.token_urlsafe(32)
+        listener = serving.bind(arguments.host, arguments.port)
+        port = listener.getsockname()[1]
+        url = f"http://{_shown_host(arguments.host)}:{port}"
+        engine = ServedEngine(embedded)
+        app = create_app(
+            engine,
+            token=token,
+            host=arguments.host,
+            port=port,
+            version=version("cascade"),
+            upload_bytes_limit=settings.upload_bytes_limit,
+            scratch=settings.home,
+            web=Path(__file__).resolve().parent.parent / "web" / "dist",
+            samples={name: Sample(*sample(name)) for name in SAMPLES},
+        )
+        server = ServerFile(url, token, os.getpid())
+
+        def ready() -> None:
+            server.write(settings.home)
+            if arguments.json:
+                print(json.dumps({"url": url, "token": token, "pid": server.pid}), flush=True)
+                return
+            if port != arguments.port:
+                print(f"port {arguments.port} is in use; serving on {port}")
+            print(f"serving {settings.home} until interrupted\n")
+            print(f"{url}/?token={token}\n.venv/bin/cascade import YOUR_TRACE", flush=True)
+
+        serving.serve(app, listener, ready)
+    except serving.CannotBind as error:
+        raise BadInput(str(error)) from error
+    finally:
+        (settings.home / "server.json").unlink(missing_ok=True)
+        with serving.closing_in_time():
+            (engine or embedded).close()
+    return 0
+
+
+def _shown_host(host: str) -> str:
+    """An address a browser on this machine can open."""
+    if host in {"0.0.0.0", "::", ""}:  # noqa: S104 - shown, not bound
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
 
 
 def _gpus(arguments: argparse.Namespace, _: Settings) -> int:

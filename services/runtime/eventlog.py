@@ -12,12 +12,15 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cascade_schemas.codec import Record
 from cascade_schemas.events import TOPICS
 
 # A lost answer is computed again from the fact that caused it; a lost command or a lost end of a trace is not.
 DURABLE_TYPES = frozenset({"TraceUploaded", "RunRequested", "RunCancelled", "TraceCompleted", "TraceRejected"})
+
+_POSITIONS_PER_READ = 512  # placeholders of one statement
 
 _SCHEMA = """
 create table if not exists records (
@@ -44,6 +47,17 @@ class StoredRecord:
     offset: int
     timestamp_ms: int
     record: Record
+
+
+class Place(NamedTuple):
+    """Where a record lies, and what is needed to put it in order and to size a read of it."""
+
+    position: int  # of appending, over all topics
+    topic: str
+    offset: int
+    timestamp_ms: int
+    type: str
+    value_bytes: int
 
 
 class EventLog:
@@ -113,23 +127,48 @@ class EventLog:
         chosen = tuple(types)
         where = f" and type in ({','.join('?' * len(chosen))})" if chosen else ""
         sql = (
-            "select topic, offset, timestamp_ms, key, headers, value from records"
-            f" where topic = ? and offset >= ?{where} order by offset limit ?"  # noqa: S608 - placeholders only
+            "select topic, offset, timestamp_ms, key, headers, value from records"  # noqa: S608 - placeholders only
+            f" where topic = ? and offset >= ?{where} order by offset limit ?"
         )
         with self._lock:
             rows = self._db.execute(sql, (topic, from_offset, *chosen, limit)).fetchall()
         return [_stored(row) for row in rows]
 
-    def read_keys(self, keys: Sequence[str]) -> Iterator[StoredRecord]:
+    def read_keys(self, keys: Sequence[str], *, types: Sequence[str] = ()) -> Iterator[StoredRecord]:
         """All records of these keys in replay order: timestamp, topic in the order of TOPICS, offset."""
+        where = f" and type in ({','.join('?' * len(types))})" if types else ""
         sql = (
-            "select topic, offset, timestamp_ms, key, headers, value from records"
-            f" where key in ({','.join('?' * len(keys))})"  # noqa: S608 - placeholders only
+            "select topic, offset, timestamp_ms, key, headers, value from records"  # noqa: S608 - placeholders only
+            f" where key in ({','.join('?' * len(keys))}){where}"
         )
         with self._lock:
-            rows = self._db.execute(sql, tuple(keys)).fetchall()
+            rows = self._db.execute(sql, (*keys, *types)).fetchall()
         for row in sorted(rows, key=lambda row: (row[2], topic_rank(row[0]), row[1])):
             yield _stored(row)
+
+    def places(self, keys: Sequence[str], after_position: int = 0) -> list[Place]:
+        """Where the records of these keys lie, in the order of appending; without their values."""
+        sql = (
+            "select position, topic, offset, timestamp_ms, type, length(value) from records"  # noqa: S608 - placeholders only
+            f" where key in ({','.join('?' * len(keys))}) and position > ? order by position"
+        )
+        with self._lock:
+            rows = self._db.execute(sql, (*keys, after_position)).fetchall()
+        return [Place(*row) for row in rows]
+
+    def read_positions(self, positions: Sequence[int]) -> list[StoredRecord]:
+        """The records at these positions of appending, in the order asked for."""
+        found: dict[int, StoredRecord] = {}
+        for first in range(0, len(positions), _POSITIONS_PER_READ):
+            part = tuple(positions[first : first + _POSITIONS_PER_READ])
+            sql = (
+                "select topic, offset, timestamp_ms, key, headers, value, position from records"  # noqa: S608 - placeholders only
+                f" where position in ({','.join('?' * len(part))})"
+            )
+            with self._lock:
+                rows = self._db.execute(sql, part).fetchall()
+            found |= {row[6]: _stored(row[:6]) for row in rows}
+        return [found[position] for position in positions]
 
     def topics(self) -> list[str]:
         with self._lock:

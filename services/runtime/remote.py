@@ -49,6 +49,14 @@ def read_server_file(home: Path) -> ServerFile | None:
     return server
 
 
+def left_token(home: Path) -> str:
+    """The token of a server that ended without removing its file; "" where there is none."""
+    try:
+        return str(json.loads((home / "server.json").read_text())["token"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
 class RemoteEngine:
     """Speaks to the process that `cascade serve` started."""
 

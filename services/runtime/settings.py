@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ class Settings:
     home: Path
     thread_count: int
     upload_bytes_limit: int
+    token: str = ""  # of the server; "": a new one is made
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Settings:
@@ -26,6 +28,7 @@ class Settings:
             home=Path(environ.get("CASCADE_HOME") or default_home).expanduser().absolute(),
             thread_count=_count(environ, "CASCADE_THREADS", 2),
             upload_bytes_limit=_count(environ, "CASCADE_UPLOAD_MIB", 4096) << 20,
+            token=_token(environ),
         )
 
 
@@ -36,3 +39,11 @@ def _count(environ: Mapping[str, str], name: str, default: int) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
         raise BadSetting(f"{name}={text!r}: must be a whole number from 1 to 1000000")
     return int(text)
+
+
+def _token(environ: Mapping[str, str]) -> str:
+    token = environ.get("CASCADE_TOKEN", "")
+    # It stands in an address and in a header, so only characters that are themselves in both.
+    if token and not re.fullmatch(r"[A-Za-z0-9_-]{16,256}", token):
+        raise BadSetting("CASCADE_TOKEN: must be 16 to 256 letters, digits, '-' or '_' (its value is not shown)")
+    return token

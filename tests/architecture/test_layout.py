@@ -41,6 +41,7 @@ COMPOSITION = {
     "services/runtime/embedded.py",
     "services/runtime/whatif.py",
     "services/runtime/local.py",
+    "services/runtime/served.py",
     "services/cli.py",
 }
 # Shells look at the clock or at the environment; what decides does not.
@@ -50,6 +51,7 @@ SHELLS = {
     "services/runtime/eventlog.py",
     "services/runtime/artifacts.py",
     "services/runtime/local.py",
+    "services/runtime/served.py",
     "services/runtime/remote.py",
 }
 

@@ -1,0 +1,278 @@
+"""What callers get: JSON with the values it has no word for as text, and the shapes that OpenAPI describes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from cascade_schemas.gpu import GpuSpec
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from services.runtime.engine import SqlRows
+
+_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_SERIALIZE_NUMPY
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    """Decimals, times and bytes as the command line's --json prints them."""
+    return Response(orjson.dumps(value, default=str, option=_OPTIONS), status, media_type="application/json")
+
+
+def rows_answer(found: SqlRows) -> Response:
+    rows = [[row[name] for name in found.names] for row in found.rows]
+    return answer({"names": found.names, "rows": rows, "is_truncated": found.is_truncated})
+
+
+def shape(model: type[BaseModel], status: int = 200) -> dict[int | str, dict[str, Any]]:
+    """For OpenAPI: what a route answers. The answers themselves are the engine's reports; a test holds them to this."""
+    return {
+        status: {"model": model},
+        "4XX": {"model": Error, "description": "One sentence with the value and the way out"},
+    }
+
+
+# --- shapes ---------------------------------------------------------------------------------------------------
+
+
+class Error(BaseModel):
+    error: str
+
+
+class Health(BaseModel):
+    status: str
+    version: str
+
+
+class About(BaseModel):
+    version: str
+    simulators: list[str]
+    models: list[str]
+    samples: list[str]
+    upload_bytes_limit: int
+
+
+class Gpu(BaseModel):
+    spec: GpuSpec
+    config_id: str
+    programming_class: str
+    aliases: list[str]
+
+
+class Gpus(BaseModel):
+    gpus: list[Gpu]
+
+
+class Models(BaseModel):
+    models: list[dict[str, Any]]
+
+
+class TraceSummary(BaseModel):
+    trace_id: str
+    name: str | None
+    status: str
+    provenance: str | None
+    tool: str | None
+    source_gpu: str | None
+    engine: str | None
+    engine_version: str | None
+    model: str | None
+    ranks: int | None
+    world_size: int | None
+    is_truncated: bool | None
+    reason: str | None
+    kernels: int | None
+    started_at: str | None
+
+
+class ListedTrace(TraceSummary):
+    uploaded_at_ms: int | None
+
+
+class Traces(BaseModel):
+    traces: list[ListedTrace]
+
+
+class TracedStep(BaseModel):
+    step: int
+    phase: str
+    context_requests: int
+    context_tokens: int
+    generation_requests: int
+    generation_tokens: int
+    kernels: int
+
+
+class TraceReport(TraceSummary):
+    signatures: int | None
+    tasks: int | None
+    launches: int | None
+    launchless_kernels: int | None
+    steps: list[TracedStep]
+    quality: dict[str, Any] | None
+
+
+class TraceAsked(BaseModel):
+    trace_id: str
+
+
+class Interval(BaseModel):
+    p10: float
+    p90: float
+
+
+class Estimate(Interval):
+    value: float
+
+
+class Best(Estimate):
+    gpu: str
+    metric: str
+
+
+class ListedRun(BaseModel):
+    run_id: str
+    trace_id: str
+    name: str | None
+    simulator: str
+    status: str
+    failed_count: int | None
+    state_hash: str | None
+    reason: str | None
+    trace_name: str | None
+    provenance: str | None
+    source_gpu: str | None
+    model_name: str | None
+    requested_at_ms: int | None
+    config_count: int
+    best: Best | None
+
+
+class Runs(BaseModel):
+    runs: list[ListedRun]
+
+
+class RunAsked(BaseModel):
+    run_id: str
+
+
+class PredictedStep(BaseModel):
+    step: int
+    phase: str
+    context_requests: int | None
+    context_tokens: int | None
+    generation_requests: int | None
+    generation_tokens: int | None
+    duration_ms: Estimate
+    gpu_ms: float
+    measured_gpu_ms: float | None
+    coverage: float | None
+    launches: int
+
+
+class Accuracy(BaseModel):
+    kernels: int
+    median_ape: float | None
+    mape: float | None
+    weighted_error: float | None
+    total_error: float | None
+    roofline_mape: float | None
+
+
+class ConfigReport(BaseModel):
+    gpu: str
+    gpu_name: str
+    config_id: str
+    provenance: str | None
+    kernel_time_ms: float | None
+    kernel_time_interval_ms: Interval | None
+    prefill_step_ms: Estimate | None
+    decode_step_ms: Estimate | None
+    steps: list[PredictedStep]
+    ttft_ms: Estimate | None
+    tpot_ms: Estimate | None
+    ttft_request: int | None
+    ttft_prompt_tokens: int | None
+    coverage: float | None
+    error: Accuracy | None
+    assumptions: list[str]
+    infeasible: str | None
+    reason: str
+
+
+class RunReport(BaseModel):
+    run_id: str
+    status: str
+    simulator: str
+    state_hash: str | None
+    reason: str | None
+    failed_kernels: int | None
+    trace: dict[str, Any]
+    configs: list[ConfigReport]
+    source: ConfigReport | None
+
+
+class ConfigProgress(BaseModel):
+    label: str
+    config_id: str
+    is_requested: bool
+    simulated: int
+    failed: int
+    total: int
+
+
+class Progress(BaseModel):
+    run_id: str
+    status: str
+    configs: list[ConfigProgress]
+
+
+class Cancelled(BaseModel):
+    run_id: str
+    status: str
+
+
+class Verification(BaseModel):
+    run_id: str
+    equal: bool
+    logged: str
+    stored: str
+    replayed: str
+
+
+class Kernels(BaseModel):
+    run_id: str
+    total: int
+    kernels: list[dict[str, Any]]
+
+
+class LogLines(BaseModel):
+    first: int
+    total: int
+    lines: list[str]
+
+
+class Events(BaseModel):
+    events: list[dict[str, Any]]
+
+
+class Rows(BaseModel):
+    names: list[str]
+    rows: list[list[Any]]
+    is_truncated: bool
+
+
+class WhatIf(BaseModel):
+    gpu: str
+    config_id: str
+    infeasible: str | None
+    kernel_time_ms: float | None = None
+    kernel_time_interval_ms: Interval | None = None
+    prefill_step_ms: Estimate | None
+    decode_step_ms: Estimate | None
+    steps: list[PredictedStep]
+    ttft_ms: Estimate | None = None
+    tpot_ms: Estimate | None = None
+    coverage: float | None = None
+    assumptions: list[str] = []
+    bound_by: dict[str, float]

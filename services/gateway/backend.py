@@ -1,0 +1,48 @@
+"""What the gateway asks of whoever holds traces, runs and the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import BinaryIO, Protocol
+
+from cascade_schemas.events import ArtifactRef
+
+from services.runtime.engine import Engine, ImportOptions, Report
+from services.runtime.eventlog import Place, StoredRecord
+
+
+class RunLog(Protocol):
+    """The records of runs, for viewers. Methods may be called from any thread."""
+
+    def keys_of(self, run_id: str) -> tuple[str, str]:
+        """The keys of a run's records: its own and its trace's. Raises Refused."""
+
+    def places(self, keys: Sequence[str], after_position: int = 0) -> list[Place]: ...
+
+    def read_positions(self, positions: Sequence[int]) -> list[StoredRecord]: ...
+
+    def listen(self, listener: Callable[[set[str]], None]) -> None:
+        """Call with the keys of records each time some were appended, from whatever thread did it."""
+
+
+class Backend(Engine, RunLog, Protocol):
+    """Blocking calls from any thread; every one raises Refused on a caller's mistake."""
+
+    @property
+    def is_failed(self) -> bool:
+        """A service has stopped and will not go on."""
+
+    @property
+    def simulators(self) -> tuple[str, ...]: ...
+
+    def receive(self, body: BinaryIO, name: str, bytes_limit: int) -> ArtifactRef: ...
+
+    def request_import(self, artifacts: Sequence[ArtifactRef], options: ImportOptions) -> str: ...
+
+    def run_progress(self, run_id: str) -> Report: ...
+
+    def kernels(
+        self, run_id: str, config_id: str | None, *, sort: str, is_descending: bool, first: int, count: int
+    ) -> Report: ...
+
+    def log_lines(self, run_id: str, config_id: str, first: int, count: int) -> Report: ...

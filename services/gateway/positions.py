@@ -1,0 +1,82 @@
+"""A run's records in replay order: (timestamp ms, topic, offset) over its own and its trace's records.
+
+While the run works, records are appended as they come; once its end is stored the order is fixed, and a record's
+position is its index in it. Everything here can be made again from the log.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+
+from services.runtime.eventlog import Place, topic_rank
+
+END_TYPES = frozenset({"RunCompleted", "RunFailed", "RunCancelled"})
+
+Places = Callable[[int], Sequence[Place]]
+"""The places of a run's records that were appended after this position of the log."""
+
+
+class Order:
+    """One order of records, in columns: a run may have millions."""
+
+    def __init__(self, *, is_fixed: bool) -> None:
+        self.is_fixed = is_fixed
+        self.appended = array("q")  # position of appending, by which the log gives the record
+        self.timestamp_ms = array("q")
+        self.value_bytes = array("q")
+        self._type = array("i")
+        self._types: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.appended)
+
+    def extend(self, places: Iterable[Place]) -> None:
+        for place in places:
+            self.appended.append(place.position)
+            self.timestamp_ms.append(place.timestamp_ms)
+            self.value_bytes.append(place.value_bytes)
+            self._type.append(self._types.setdefault(place.type, len(self._types)))
+
+    def codes(self, types: Iterable[str]) -> frozenset[int]:
+        """How this order numbers these types; those it has not met yet included."""
+        return frozenset(self._types.setdefault(name, len(self._types)) for name in types)
+
+    def has_type(self, position: int, codes: frozenset[int]) -> bool:
+        return self._type[position] in codes
+
+    def position_at(self, at_ms: int) -> int:
+        """Of the first record said at this time or later; the end where there is none."""
+        if self.is_fixed:
+            return bisect_left(self.timestamp_ms, at_ms)
+        return next((index for index, said_ms in enumerate(self.timestamp_ms) if said_ms >= at_ms), len(self))
+
+
+class RunIndex:
+    """The newest order of a run's records. A viewer that reads an older one goes on to the end of it."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._last_appended = 0
+        self.order = Order(is_fixed=False)
+        self._all: list[Place] = []
+
+    def refresh(self) -> None:
+        """Learn of what was appended since."""
+        new = self._places(self._last_appended)
+        if not new:
+            return
+        self._last_appended = new[-1].position
+        is_first = not self._all
+        self._all.extend(new)
+        if not self.order.is_fixed:
+            self.order.extend(sorted(new, key=_replay_key) if is_first else new)
+        if self.order.is_fixed or any(place.type in END_TYPES for place in new):
+            fixed = Order(is_fixed=True)
+            fixed.extend(sorted(self._all, key=_replay_key))
+            self.order = fixed
+
+
+def _replay_key(place: Place) -> tuple[int, int, int]:
+    return place.timestamp_ms, topic_rank(place.topic), place.offset
