@@ -114,32 +114,57 @@ class StepTimes:
     launch_count: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class FamilyCounts:
+    """A layout's counts with tasks sorted by family, so that each family is one block of rows."""
+
+    family: NDArray[np.object_]  # (tasks,), as given
+    order: NDArray[np.intp]
+    counts: NDArray[np.float64]  # (tasks, rows), in `order`
+    blocks: list[tuple[int, int]]  # first, last + 1 of each family
+
+
+def family_counts(layout: StepLayout, family: NDArray[np.object_]) -> FamilyCounts:
+    names, code = np.unique(family.astype(str), return_inverse=True)
+    order = np.argsort(code, kind="stable")
+    ends = np.cumsum(np.bincount(code, minlength=len(names)))
+    blocks = list(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)) if len(names) else []
+    return FamilyCounts(family, order, np.ascontiguousarray(layout.counts.T[order]), blocks)
+
+
 def step_times(
     layout: StepLayout,
+    by_family: FamilyCounts,
     duration_ns: NDArray[np.int64],
     sigma: NDArray[np.float64],
-    family: NDArray[np.object_],
     weight_ns: NDArray[np.int64],
     gaps: LaunchGaps,
 ) -> StepTimes:
     """Times of all steps on all configs.
 
     duration_ns, sigma: (configs, tasks), failures already filled in by extrapolation or -1 (then left out).
-    family: (tasks,). weight_ns: (tasks,), what a launch counts for coverage: its measured time, or 1 where nothing
-    was measured.
+    weight_ns: (tasks,), what a launch counts for coverage: its measured time, or 1 where nothing was measured.
 
     Errors of kernels of one family are taken as fully correlated, of different families as independent (SIMULATION
     3.6): the step's sigma is the root of the sum over families of (Σ t·sigma)², divided by the step's time.
     """
-    known = duration_ns >= 0
-    times = np.where(known, duration_ns, 0).astype(np.float64)
-    total = times @ layout.counts.T
-    # Rounded to whole ns so that these sums, too, are exact and the same everywhere.
-    spread = np.rint(times * sigma)
+    config_count = len(duration_ns)
+    durations = duration_ns[:, by_family.order]
+    known = durations >= 0
+    times = np.where(known, durations, 0).astype(np.float64)
+    weights = np.broadcast_to(weight_ns[by_family.order].astype(np.float64), times.shape)
+    # Sums over launches, in one pass over the counts. Spreads are rounded to whole ns so that their sums, too, are
+    # exact and the same everywhere.
+    addends = np.concatenate((times, np.rint(times * sigma[:, by_family.order]), weights * known, weights))
+    total, weight_known, weight_all = np.zeros((3, config_count, len(layout.row_step)))
     variance = np.zeros_like(total)
-    for name in sorted(set(family)):
-        members = np.flatnonzero(family == name)
-        variance += (spread[:, members] @ layout.counts[:, members].T) ** 2
+    for first, last in by_family.blocks:
+        sums = addends[:, first:last] @ by_family.counts[first:last]
+        part, spread, of_known, of_all = sums.reshape(4, config_count, -1)
+        total += part
+        variance += spread**2
+        weight_known += of_known
+        weight_all += of_all
     step_sigma = np.sqrt(variance) / np.maximum(total, 1.0)
     gpu = np.rint(total * layout.overlap)
     value = gpu + layout.gap_ns
@@ -148,8 +173,6 @@ def step_times(
     with_host_gaps = gpu + np.where(layout.traced_gap_ns >= 0, layout.traced_gap_ns // 2, 0)
     issued_by_host = np.where(layout.traced_gap_ns < 0, layout.eager_count * gaps.host_issue_ns, 0)
     high = np.maximum(np.maximum(high, with_host_gaps), np.maximum(issued_by_host, value))
-    weight_all = layout.counts @ weight_ns.astype(np.float64)
-    weight_known = (known * weight_ns).astype(np.float64) @ layout.counts.T
     coverage = np.divide(weight_known, weight_all, out=np.zeros_like(total), where=weight_all > 0)
     return _slowest_rank(
         layout,

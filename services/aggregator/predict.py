@@ -11,7 +11,6 @@ from cascade_schemas.batches import KERNEL_PREDICTIONS, STEP_PREDICTIONS
 from cascade_schemas.events import (
     AccuracyMeasured,
     AnyEvent,
-    Estimate,
     KernelsPredicted,
     RequestPredicted,
     StepsPredicted,
@@ -60,6 +59,8 @@ class TracePredictor:
         self._layout = compose.step_layout(self.columns, self._gaps)
         self.launch_count = np.bincount(self.columns.task, minlength=len(self.columns.task_ids)).astype(np.int64)
         self._measured: NDArray[np.int64] | None = None
+        self._by_family: compose.FamilyCounts | None = None
+        self._is_measured = self.columns.is_measured
         first_rank = min((rank for rank, _ in trace.steps), default=0)
         self.steps = [step for (rank, _), step in sorted(trace.steps.items()) if rank == first_rank]
         self._span = ttft.measured_request(self.steps, self.started.prompts)
@@ -69,6 +70,13 @@ class TracePredictor:
         if self._measured is None:
             self._measured = compose.median_per_task(self.columns, family == Family.COLLECTIVE.value)
         return self._measured
+
+    def _family_counts(self, family: NDArray[np.object_]) -> compose.FamilyCounts:
+        """Families are the tasks' own: the same for every config, unless two simulators disagree."""
+        kept = self._by_family
+        if kept is None or not np.array_equal(kept.family, family):
+            kept = self._by_family = compose.family_counts(self._layout, family)
+        return kept
 
     def predict(self, run_id: str, config: ConfigState, source: SourcePrediction | None) -> Iterator[AnyEvent]:
         config_id = config.config.config_id
@@ -99,9 +107,9 @@ class TracePredictor:
         )
         times = compose.step_times(
             self._layout,
+            self._family_counts(results.family),
             filled(final_ns, measured_ns, results.family)[None, :],
             sigma[None, :],
-            results.family,
             np.where(measured_ns > 0, measured_ns, 1) if (measured_ns > 0).any() else np.ones_like(measured_ns),
             self._gaps,
         )
@@ -194,18 +202,14 @@ class TracePredictor:
         )
 
     def _request(self, run_id: str, config_id: str, times: compose.StepTimes) -> RequestPredicted:
-        estimates = {
-            step: Estimate(value_ns=value, p10_ns=low, p90_ns=high)
-            for step, value, low, high in zip(
-                times.step.tolist(),
-                times.duration_ns[0].tolist(),
-                times.p10_ns[0].tolist(),
-                times.p90_ns[0].tolist(),
-                strict=True,
-            )
-        }
-        first_token = ttft.total(self._span.prefill_steps, estimates)
-        per_token = ttft.mean(self._span.generating_steps, estimates)
+        steps = ttft.Steps(
+            place={step: place for place, step in enumerate(times.step.tolist())},
+            value_ns=times.duration_ns[0],
+            p10_ns=times.p10_ns[0],
+            p90_ns=times.p90_ns[0],
+        )
+        first_token = ttft.total(self._span.prefill_steps, steps)
+        per_token = ttft.mean(self._span.generating_steps, steps)
         no_launch = "a step of it has no launches in the trace"
         return RequestPredicted(
             run_id=run_id,
@@ -238,7 +242,7 @@ class TracePredictor:
             compared = accuracy(results.duration_ns, measured_ns, self.launch_count)
             roofline = accuracy(results.roofline_ns, measured_ns, self.launch_count)
         if compared is None:
-            reason = "no GPU time in the trace" if not self.columns.is_measured else "not measured on this GPU"
+            reason = "no GPU time in the trace" if not self._is_measured else "not measured on this GPU"
             return AccuracyMeasured(
                 run_id=run_id,
                 config_id=config.config.config_id,
@@ -262,7 +266,7 @@ class TracePredictor:
         found = []
         if self.trace.host_profile is None:
             found.append(compose.HOST_NOT_MEASURED)
-        if not self.columns.is_measured:
+        if not self._is_measured:
             found.append(compose.HOST_ISSUE_ASSUMED)
         if self.started.world_size > self.started.rank_count:
             found.append(compose.MISSING_RANKS_EQUAL)

@@ -17,7 +17,6 @@ from cascade_schemas.events import (
     RunConfig,
     RunRequested,
     StepsPredicted,
-    StepTraced,
 )
 
 from services.aggregator.predict import SourcePrediction, TracePredictor, source_prediction
@@ -39,6 +38,7 @@ class _Prepared:
     predictor: TracePredictor
     task_ids: tuple[str, ...]
     work: WorkTable
+    traced: dict[int, dict[str, Any]]  # per step what it did
     source: SourcePrediction | None = None
     is_source_known: bool = False
 
@@ -74,7 +74,9 @@ class WhatIf:
         if prepared is None:
             trace = self._store.load_trace(trace_id)
             work = WorkTable.of([work_of(traced.task) for traced in trace.tasks.values()])
-            prepared = self._prepared[trace_id] = _Prepared(TracePredictor(trace), tuple(trace.tasks), work)
+            predictor = TracePredictor(trace)
+            traced = {step.step: {name: getattr(step, name) for name in _TRACED} for step in predictor.steps}
+            prepared = self._prepared[trace_id] = _Prepared(predictor, tuple(trace.tasks), work, traced)
             while len(self._prepared) > _TRACES_REMEMBERED:
                 self._prepared.popitem(last=False)
         self._prepared.move_to_end(trace_id)
@@ -97,9 +99,9 @@ class WhatIf:
                 case KernelsPredicted():
                     report |= kernel_time(_families(event, family))
                 case StepsPredicted():
-                    steps = {step.step: step for step in prepared.predictor.steps}
                     report["steps"] = [
-                        step_report(row | _traced(steps.get(row["step"]))) for row in event.rows.to_pylist()
+                        step_report(row | prepared.traced.get(row["step"], _NOT_TRACED))
+                        for row in event.rows.to_pylist()
                     ]
                     report["assumptions"] = sorted(event.assumptions)
                 case RequestPredicted():
@@ -134,16 +136,16 @@ def _families(event: KernelsPredicted, family: np.ndarray[Any, Any]) -> list[dic
     ]
 
 
-def _traced(step: StepTraced | None) -> dict[str, Any]:
-    names = ("context_requests", "context_tokens", "generation_requests", "generation_tokens")
-    return {name: getattr(step, name) if step is not None else None for name in names}
+_TRACED = ("context_requests", "context_tokens", "generation_requests", "generation_tokens")
+_NOT_TRACED = dict.fromkeys(_TRACED)
 
 
 def _bound_by(state: ConfigState, predictor: TracePredictor) -> dict[str, float]:
     """Share of kernel time by what limits it."""
     rows = state.results[0]
     total = np.asarray(rows.column("duration_ns").fill_null(0), dtype=np.float64) * predictor.launch_count
-    bound = np.array(rows.column("bound").to_pylist(), dtype=object)
+    bound = rows.column("bound")
+    sums = np.bincount(np.asarray(bound.indices), weights=total, minlength=len(bound.dictionary))
     whole = float(total.sum())
-    shares = {str(name): float(total[bound == name].sum()) / whole for name in sorted(set(bound))} if whole else {}
+    shares = dict(zip(bound.dictionary.to_pylist(), (sums / whole).tolist(), strict=True)) if whole else {}
     return dict(sorted(shares.items(), key=lambda one: -one[1]))

@@ -46,6 +46,7 @@ COMPOSITION = {
 }
 # Shells look at the clock or at the environment; what decides does not.
 SHELLS = {
+    "services/__init__.py",
     "services/cli.py",
     "services/runtime/embedded.py",
     "services/runtime/eventlog.py",

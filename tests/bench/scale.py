@@ -19,7 +19,7 @@ from cascade_schemas.events import (
 from cascade_schemas.gpu import Config, known_gpus, parse_config
 from cascade_schemas.task import KernelSignature, KernelTask, Operand
 
-from services.aggregator.compose import default_gaps, step_layout, step_times
+from services.aggregator.compose import default_gaps, family_counts, step_layout, step_times
 from services.aggregator.run_state import TraceState, trace_columns
 from services.kernels.work import WorkTable
 from services.kernels.work_of import work_of
@@ -50,9 +50,9 @@ def run() -> None:
     laid_out_s = time.perf_counter() - began - decoded_s - worked_s - simulated_s
     times = step_times(
         layout,
+        family_counts(layout, work.text("family")),
         predictions.duration_ns,
         predictions.sigma.astype(np.float64),
-        work.text("family"),
         np.ones(len(tasks), dtype=np.int64),
         default_gaps(),
     )

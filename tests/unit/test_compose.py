@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.aggregator.compose import LaunchGaps, StepTimes, median_per_task, step_layout, step_times
+from services.aggregator.compose import LaunchGaps, StepTimes, family_counts, median_per_task, step_layout, step_times
 from services.aggregator.extrapolation import filled
 from services.aggregator.run_state import TraceColumns
 
@@ -29,11 +29,13 @@ def columns(task, *, start=None, duration=None, step=None, rank=None, graph=None
 
 def times(trace, duration, sigma=0.1, family="gemm"):
     count = len(trace.task_ids)
+    layout = step_layout(trace, GAPS)
+    families = np.array([family] * count if isinstance(family, str) else family, dtype=object)
     both = step_times(
-        step_layout(trace, GAPS),
+        layout,
+        family_counts(layout, families),
         np.array([duration, [2 * d for d in duration]], dtype=np.int64),
         np.full((2, count), sigma),
-        np.array([family] * count if isinstance(family, str) else family, dtype=object),
         np.ones(count, dtype=np.int64),
         GAPS,
     )
