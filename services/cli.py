@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from importlib.resources import files
@@ -16,10 +17,12 @@ from typing import Any
 
 from cascade_schemas.gpu import UnknownGpu, known_gpus, load_gpu
 from cascade_schemas.model import ModelSpec, UnknownModel, UnsupportedModel, load_model
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from services.ingest.requests import BaselineError, prompts_from_baseline
+from services.ingest.synthesis import Workload
 from services.runtime.embedded import Embedded, HomeInUse, wall_clock_ms
 from services.runtime.engine import Engine, ImportOptions, Refused, Report
 from services.runtime.local import LocalEngine
@@ -83,6 +86,16 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--gpu", action="append", default=[], metavar="ID[:KEY=VALUE,…]", help="repeat for several")
     sub.add_argument("--simulator", default="analytic")
     _add_trace_options(sub)
+
+    sub = command("synth", _synth, "Make a trace from a model's architecture, marked synthesized; with --gpu, run it.")
+    sub.add_argument("--model", required=True, metavar="FILE.json|NAME")
+    sub.add_argument("--gpu", action="append", default=[], metavar="ID[:KEY=VALUE,…]", help="repeat for several")
+    sub.add_argument("--prompts", default="512", metavar="N,N,…", help="prompt tokens per request")
+    sub.add_argument("--output-tokens", type=int, default=8, metavar="N")
+    sub.add_argument("--batched-tokens", type=int, default=8192, metavar="N", help="the engine's token budget per step")
+    sub.add_argument("--tp", type=int, default=1, metavar="N", help="tensor parallel size")
+    sub.add_argument("--simulator", default="analytic")
+    sub.add_argument("--name", metavar="N", help="how to call the trace")
 
     sub = command("what-if", _what_if, "A trace's times on one config at once, without keeping a run.")
     sub.add_argument("trace", metavar="TRACE")
@@ -202,11 +215,7 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
     source = _sources([arguments.trace], arguments) if is_file else None
     with _Opened(settings) as engine:
         trace_id = _imported(engine, *source)["trace_id"] if source else arguments.trace
-        run_id = engine.start_run(trace_id, gpus, arguments.simulator)
-        with _LiveProgress() as progress:
-            report = engine.wait_run(run_id, progress.show)
-    _print(arguments, report, run_table)
-    return 1 if report["status"] == "failed" else 0
+        return _run_and_print(engine, trace_id, gpus, arguments)
 
 
 class _LiveProgress:
@@ -230,6 +239,38 @@ class _LiveProgress:
                 self._bars[config["config_id"]] = self._progress.add_task(config["label"], total=None)
             bar = self._bars[config["config_id"]]
             self._progress.update(bar, completed=config["simulated"], total=config["total"])
+
+
+def _synth(arguments: argparse.Namespace, settings: Settings) -> int:
+    model = load_model(arguments.model)
+    try:
+        workload = Workload(
+            model=model,
+            prompt_tokens=_prompts(arguments.prompts),
+            output_tokens=arguments.output_tokens,
+            batched_tokens_limit=arguments.batched_tokens,
+            tensor_parallel=arguments.tp,
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise BadInput(f"{first['loc'][0]}={first['input']}: {first['msg']}") from error
+    name = arguments.name or f"synthesized {model.name}"
+    with tempfile.TemporaryDirectory() as folder, _Opened(settings) as engine:
+        path = Path(folder) / "workload.json"
+        path.write_text(workload.model_dump_json())
+        trace = _imported(engine, [path], ImportOptions(name, model))
+        if not arguments.gpu:
+            _print(arguments, trace, trace_summary)
+            return 0
+        return _run_and_print(engine, trace["trace_id"], arguments.gpu, arguments)
+
+
+def _run_and_print(engine: Engine, trace_id: str, gpus: Sequence[str], arguments: argparse.Namespace) -> int:
+    run_id = engine.start_run(trace_id, gpus, arguments.simulator)
+    with _LiveProgress() as progress:
+        report = engine.wait_run(run_id, progress.show)
+    _print(arguments, report, run_table)
+    return 1 if report["status"] == "failed" else 0
 
 
 def _cancel(arguments: argparse.Namespace, settings: Settings) -> int:

@@ -18,6 +18,7 @@ from services.ingest.importers.nsys import read_nsys
 from services.ingest.importers.nsys_csv import read_gpu_trace, read_kernel_sum
 from services.ingest.importers.rejection import TraceRejected
 from services.ingest.importers.sniff import Format, sniff
+from services.ingest.importers.synthesis import read_synthesis
 from services.ingest.reading import ReadState, read_head
 
 __all__ = ["ImportProgress", "TraceRejected", "import_trace"]
@@ -48,6 +49,10 @@ def import_trace(
     """
     if not paths:
         raise TraceRejected("no file was given: name at least one trace file")
+    if sniff(read_head(paths[0])) is Format.SYNTHESIS:
+        if len(paths) > 1:
+            raise TraceRejected("a workload to synthesize stands alone: give it without other files")
+        return read_synthesis(paths[0])
     try:
         raws = _read_all(paths, progress)
     except OSError as reason:

@@ -19,6 +19,7 @@ import math
 import re
 from array import array
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,11 @@ from services.ingest.reading import ReadState, read_chunks
 
 _BATCH_BYTES = 1 << 19
 _CHECKED_EVENT_BYTES_LIMIT = 1 << 20
+_END_CHECKS_LIMIT = 8  # of one event: a list of objects inside args looks like the end of the events
+_KEY_TRIES_LIMIT = 4  # of a top-level key whose value does not parse
 _HEADER_BYTES_LIMIT = 1 << 26
 _VERDICT_LIMIT = 100_000  # distinct (category, name) seen; python frames alone can have tens of thousands
-_EVENT_BYTES_LIMIT = 1 << 25  # larger than any event seen by a factor of 1000; a file with one is broken there
+_EVENT_BYTES_LIMIT = 1 << 23  # larger than any event seen by a factor of 1000; a file with one is broken there
 
 # A boundary lies between two events, or behind the last one. In valid JSON `}, {"ph":` cannot stand inside a string
 # (its quote would be escaped), only in an array of objects inside args, which the fallback puts together again.
@@ -147,13 +150,14 @@ def _feed(
 
 def _header(chunks: Iterator[bytes]) -> tuple[bytes, bytes]:
     """(text before the events, the events' text, led by a brace as if an event had just closed)."""
-    head = b""
+    head = bytearray()
     for chunk in chunks:
+        searched = max(len(head) - 64, 0)  # the key may lie across two chunks
         head += chunk
-        if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
-            return b"", b"}," + head[head.index(b"[") + 1 :]
-        if match := _EVENTS_KEY.search(head):
-            return head[: match.start()], b"}," + head[match.end() :]
+        if not searched and (bare := bytes(head).lstrip(b"\xef\xbb\xbf \t\r\n")).startswith(b"["):
+            return b"", b"}," + bare[1:]
+        if match := _EVENTS_KEY.search(head, searched):
+            return bytes(head[: match.start()]), b"}," + bytes(head[match.end() :])
         if len(head) > _HEADER_BYTES_LIMIT:
             break
     if not head.strip():
@@ -173,6 +177,7 @@ class _Events:
         self.is_ended = False
         self.pieces: list[bytes] = []
         self.piece_bytes = 0
+        self.end_checks = 0  # of the event at hand
         self.verdicts: dict[tuple[bytes | None, ...], bool] = {}
         # One row of floats per event; every number in a trace that we keep is exact in a float64.
         self.gpu = array("d")  # ts, dur, device, stream, correlation, external, config, is_kernel, graph node
@@ -226,6 +231,7 @@ class _Events:
                 keep_from = -1
             count += 1
             start = at
+            self.end_checks = 0
         if 0 <= keep_from < start:  # the last event may be incomplete
             pieces.append(text[keep_from + 1 : start + 1])
             self.piece_bytes += start - keep_from
@@ -278,7 +284,8 @@ class _Events:
         """Whether `}]` at `at` closes the list of events rather than a list inside an event."""
         if _AFTER_EVENTS.match(text, at):
             return True
-        if at - start > _CHECKED_EVENT_BYTES_LIMIT:
+        self.end_checks += 1
+        if at - start > _CHECKED_EVENT_BYTES_LIMIT or self.end_checks > _END_CHECKS_LIMIT:
             return False
         event = text[start + 1 : at + 1].lstrip(b", \t\r\n")
         whole = _whole_object(event)
@@ -641,7 +648,7 @@ def _metadata(text: bytes) -> dict[str, Any]:
     words = text.decode("utf-8", "replace")
     decoder = json.JSONDecoder(strict=False)
     for key in _METADATA_KEYS:
-        for match in re.finditer(rf'"{key}"\s*+:\s*+', words):
+        for match in islice(re.finditer(rf'"{key}"\s*+:\s*+', words), _KEY_TRIES_LIMIT):
             try:
                 value, _ = decoder.raw_decode(words, match.end())
             except (ValueError, RecursionError):

@@ -18,6 +18,7 @@ class Format(StrEnum):
     NSYS_GPU_TRACE = "nsys-gpu-trace-csv"
     NSYS_KERNEL_SUM = "nsys-kernel-sum-csv"
     NCU = "ncu-csv"
+    SYNTHESIS = "synthesis"  # our own: a workload to make a trace of
 
 
 _PREAMBLE_LINES_LIMIT = 200
@@ -36,6 +37,8 @@ def sniff(head: bytes) -> Format:
         raise TraceRejected("the file is empty: record again and wait until the profiler has written it")
     if head.startswith(b"SQLite format 3\0"):
         return Format.NSYS_SQLITE
+    if text[:64].replace(b" ", b"").startswith(b'{"cascade_synthesis":'):
+        return Format.SYNTHESIS
     if text[:1] in b"{[":
         return Format.KINETO
     for line in text.split(b"\n")[:_PREAMBLE_LINES_LIMIT]:
