@@ -40,7 +40,7 @@ SAMPLES = {
 DEFAULT_GPUS = ("a100_sxm_80gb", "l4", "l40s", "rtx_4090", "h100_sxm", "h200_sxm", "b200_sxm", "mi300x")
 
 
-class BadInput(Exception):  # noqa: N818 - what the user did
+class BadInput(Exception):
     """Something the user said cannot be done; the message is the sentence to show."""
 
 

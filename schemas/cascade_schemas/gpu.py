@@ -30,11 +30,11 @@ _TENSOR = ("tf32", "bf16", "fp8", "int8", "fp4")
 L2_BYTES_PER_CLK_PER_SM = 64
 
 
-class UnknownGpu(ValueError):  # noqa: N818 - the word of the glossary
+class UnknownGpu(ValueError):
     """A name that is no GPU's id, nor an alias of one."""
 
 
-class InvalidConfig(ValueError):  # noqa: N818 - said to a user, as UnknownGpu
+class InvalidConfig(ValueError):
     """A config that cannot be resolved: an unknown override, or an absurd value."""
 
 

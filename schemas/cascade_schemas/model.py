@@ -23,11 +23,11 @@ _Count = Annotated[int, Field(ge=0)]
 _Positive = Annotated[int, Field(gt=0, lt=2**31)]
 
 
-class UnknownModel(ValueError):  # noqa: N818 - said to a user, as UnknownGpu
+class UnknownModel(ValueError):
     """A name that is no bundled architecture, nor an alias of one, nor a config.json."""
 
 
-class UnsupportedModel(ValueError):  # noqa: N818 - said to a user, as UnknownGpu
+class UnsupportedModel(ValueError):
     """A config.json that lacks what a decoder-only transformer needs, or describes something else."""
 
 

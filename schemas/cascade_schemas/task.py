@@ -54,7 +54,7 @@ class Operand(Value):
 
 
 class KernelTask(Value):
-    """What a simulator simulates and what is cached: everything that determines a launch's time, and no measured time."""
+    """What a simulator simulates and what is cached: all that determines a launch's time, and no measured time."""
 
     signature: KernelSignature
     op: str = ""  # framework op, as the trace names it: aten::mm, vllm::unified_attention_with_output

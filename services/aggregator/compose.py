@@ -208,7 +208,7 @@ def _slowest_rank(layout: StepLayout, rows: StepTimes) -> StepTimes:
 
 
 def median_per_task(trace: TraceColumns, is_collective: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Median measured time per task, -1 where none; of a collective the fastest rank's, since others waited for peers."""
+    """Median measured time per task, -1 where none; of a collective the fastest rank's: the others waited for it."""
     measured = np.flatnonzero(trace.duration_ns >= 0)
     medians = np.full(len(trace.task_ids), -1, dtype=np.int64)
     order = measured[np.lexsort((trace.duration_ns[measured], trace.rank[measured], trace.task[measured]))]

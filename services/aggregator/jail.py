@@ -16,6 +16,7 @@ import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -60,7 +61,7 @@ class Jail:
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def query(self, sql: str, limits: Limits = Limits()) -> SqlResult:  # noqa: B008 - a frozen value
+    def query(self, sql: str, limits: Limits = Limits()) -> SqlResult:
         """Rows of exactly one SELECT. Raises SqlRefused with the reason."""
         if len(sql.encode()) > limits.sql_bytes:
             raise SqlRefused(f"the statement is longer than {limits.sql_bytes} bytes")
@@ -161,7 +162,7 @@ def _select(database: str, sql: str, limits: Limits) -> pa.Table:
     if kind not in (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN):
         raise SqlRefused(f"refused: {kind.name} is not allowed here; send one SELECT")
     # One row more than allowed tells that there were more.
-    reader = connection.execute(statements[0]).to_arrow_reader(10_000)
+    reader: Any = connection.execute(statements[0]).to_arrow_reader(10_000)
     batches, count = [], 0
     for batch in reader:
         batches.append(batch)

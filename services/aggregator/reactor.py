@@ -122,8 +122,14 @@ class Aggregator:
             if not trace.is_whole or not all(c.is_predicted and _is_complete(c, trace) for c in configs):
                 continue
             total = sum(failed_count(config) for config in run.configs.values())
-            outcome = "completed_with_failures" if total else "completed"
-            ends.append(RunCompleted(run_id=run.request.run_id, outcome=outcome, failed_count=total, state_hash=""))
+            ends.append(
+                RunCompleted(
+                    run_id=run.request.run_id,
+                    outcome="completed_with_failures" if total else "completed",
+                    failed_count=total,
+                    state_hash="",
+                )
+            )
         return ends
 
     def taken_rows(self) -> dict[str, list[pa.Table]]:

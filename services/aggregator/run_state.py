@@ -46,7 +46,7 @@ class TraceState:
         )
 
     def add_launches(self, rank: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Keep the launches that are new and return them. Launches of a rank arrive in order: one key, one partition."""
+        """Keep the launches that are new and return them. A rank's launches arrive in order: one key, one partition."""
         known = self.next_seq.get(rank, 0)
         first = rows.column("seq")[0].as_py() if rows.num_rows else known
         if first > known:

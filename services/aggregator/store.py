@@ -123,7 +123,7 @@ class Store:
             lengths = {
                 name: tuple(json.loads(row.pop(name))) for name in ("q_lengths", "kv_lengths", "request_indexes")
             }
-            trace.steps[row["rank"], row["step"]] = StepTraced(**row, **lengths)
+            trace.steps[row["rank"], row["step"]] = StepTraced.model_validate(row | lengths)
         columns = ", ".join(LAUNCHES.names)
         launches = self.arrow(f"select {columns} from launches where trace_id = ? order by rank, seq", by_id)  # noqa: S608
         for batch in launches.cast(LAUNCHES).combine_chunks().to_batches():

@@ -34,10 +34,7 @@ def measured_request(steps: Sequence[StepTraced], prompts: Sequence[int]) -> Spa
         return _of_reconstructed(ran, prompts)
     prefills = [step for step in ran if step.phase == "prefill"]
     generating = tuple(step.step for step in ran if step.phase in GENERATING)
-    if not generating:
-        tpot_reason = "the trace has no decode step"
-    else:
-        tpot_reason = ""
+    tpot_reason = "" if generating else "the trace has no decode step"
     if len(prefills) == 1 and prefills[0].context_requests <= 1:
         first = prefills[0]
         after = tuple(index for index in generating if index > first.step)
