@@ -13,7 +13,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from cascade_schemas.gpu import UnknownGpu, known_gpus, load_gpu
 from cascade_schemas.model import ModelSpec, UnknownModel, UnsupportedModel, load_model
@@ -226,7 +226,7 @@ class _LiveProgress:
         self._progress = Progress(*columns, console=_screen)
         self._bars: dict[str, TaskID] = {}
 
-    def __enter__(self) -> _LiveProgress:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 

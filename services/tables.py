@@ -13,7 +13,7 @@ from rich.text import Text
 Report = Mapping[str, Any]
 
 _ASSUMPTIONS = {
-    "host_not_measured": "no unprofiled host baseline: a step is GPU time plus default launch gaps; p10 is GPU time alone",
+    "host_not_measured": "no unprofiled host baseline: a step is GPU time plus launch gaps; p10 is GPU time alone",
     "host_issue_assumed_in_p90": "p90 of a step is at least a Python host's launch rate for eager launches",
     "missing_ranks_assumed_equal": "ranks missing from the trace are assumed equal to those present",
 }
@@ -72,10 +72,7 @@ def _footnotes(report: Report) -> Iterable[str]:
     for config in configs:
         if config["infeasible"]:
             yield f"{config['gpu']}: infeasible: {config['infeasible']}"
-    for reason in dict.fromkeys(
-        config["reason"] for config in configs if config["reason"] and not config["infeasible"]
-    ):
-        yield reason
+    yield from dict.fromkeys(c["reason"] for c in configs if c["reason"] and not c["infeasible"])
 
 
 def what_if_text(report: Report) -> str:
@@ -111,16 +108,16 @@ def digits(value: float) -> str:
 
 
 def trace_summary(report: Report) -> RenderableType:
-    lines = [
-        f"trace {report['trace_id']}  {report['name']}  {_PROVENANCE.get(report['provenance'] or '', '')}",
+    lines = [f"trace {report['trace_id']}  {report['name']}  {_PROVENANCE.get(report['provenance'] or '', '')}"]
+    lines.append(
         f"{report['kernels']} kernels, {report['signatures']} signatures, {report['tasks']} tasks,"
         f" {report['launchless_kernels']} without a launch; source GPU {report['source_gpu'] or 'none'};"
-        f" model {report['model'] or 'not given'}; {report['engine']} {report['engine_version']}",
-    ]
+        f" model {report['model'] or 'not given'}; {report['engine']} {report['engine_version']}"
+    )
     for step in report["steps"]:
         lines.append(
-            f"step {step['step']:4} {step['phase']:8} {step['context_requests']} prefills of {step['context_tokens']} tokens,"
-            f" {step['generation_requests']} decodes, {step['kernels']} kernels"
+            f"step {step['step']:4} {step['phase']:8} {step['context_requests']} prefills of"
+            f" {step['context_tokens']} tokens, {step['generation_requests']} decodes, {step['kernels']} kernels"
         )
     quality = report["quality"] or {}
     found = [f"{name} {value}" for name, value in quality.items() if isinstance(value, int) and value]
