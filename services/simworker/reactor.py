@@ -17,7 +17,6 @@ from cascade_schemas.events import (
     SimulatorLogged,
     SimulatorStarted,
 )
-
 from numpy.typing import NDArray
 
 from services.kernels.work import Work, WorkTable

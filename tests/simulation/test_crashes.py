@@ -159,7 +159,8 @@ class Machine:
         idle = 0
         while idle < 3:
             self.fate.chance.shuffle(engine.services)
-            idle = 0 if any([service.step() for service in engine.services]) else idle + 1
+            steps = [service.step() for service in engine.services]  # every one gets its turn
+            idle = 0 if any(steps) else idle + 1
 
 
 @pytest.fixture(scope="module")
