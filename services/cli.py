@@ -28,8 +28,9 @@ from services.runtime.engine import Engine, ImportOptions, Refused, Report
 from services.runtime.local import LocalEngine
 from services.runtime.remote import RemoteEngine, ServerFile, left_token, read_server_file
 from services.runtime.settings import BadSetting, Settings
+from services.simworker.calibration.validate import InvalidPairs, validate
 from services.simworker.simulators.catalog import simulators
-from services.tables import gpu_table, run_table, sql_table, trace_summary, what_if_text
+from services.tables import gpu_table, run_table, sql_table, trace_summary, validation_table, what_if_text
 
 SAMPLES = {
     "opt-125m": ("k22_vllm0.32_cpu_opt-125m_steps", "facebook/opt-125m"),
@@ -44,7 +45,17 @@ class BadInput(Exception):
     """Something the user said cannot be done; the message is the sentence to show."""
 
 
-_MENDABLE = (BadInput, BadSetting, BaselineError, HomeInUse, Refused, UnknownGpu, UnknownModel, UnsupportedModel)
+_MENDABLE = (
+    BadInput,
+    BadSetting,
+    BaselineError,
+    HomeInUse,
+    InvalidPairs,
+    Refused,
+    UnknownGpu,
+    UnknownModel,
+    UnsupportedModel,
+)
 
 _screen = Console(stderr=True)
 _out = Console(width=None if sys.stdout.isatty() else 110)
@@ -107,6 +118,15 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("replay", _replay, "Print a run's events in order, or verify its answer against them.")
     sub.add_argument("run", metavar="RUN")
     sub.add_argument("--verify", action="store_true", help="fold the events anew and compare state hashes")
+
+    sub = command("validate", _validate, "Score predictions on measured pairs of GPUs, beside two baselines.")
+    sub.add_argument("pairs", type=Path, metavar="PAIRS.parquet")
+
+    sub = command("calibrate", _calibrate, "Refit every constant from latency tables.")
+    sub.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="holds silicon/calibration/*.parquet")
+    sub.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="where constants are written; default: the program's own"
+    )
 
     sub = command("sql", _sql, "Ask the tables: one SELECT over traces, runs, configs, steps, kernels, families.")
     sub.add_argument("statement", metavar="SELECT")
@@ -286,6 +306,29 @@ def _what_if(arguments: argparse.Namespace, settings: Settings) -> int:
         report = engine.what_if(arguments.trace, arguments.gpu)
     _print(arguments, report, what_if_text)
     return 0
+
+
+# --- validate, calibrate ------------------------------------------------------------------------------------------
+
+
+def _validate(arguments: argparse.Namespace, _: Settings) -> int:
+    if not arguments.pairs.is_file():
+        raise BadInput(f"{arguments.pairs}: no such file")
+    with _screen.status(f"scoring {arguments.pairs.name}"):
+        rows = validate(arguments.pairs)
+    _print(arguments, rows, validation_table)
+    return 0
+
+
+def _calibrate(arguments: argparse.Namespace, _: Settings) -> int:
+    if not (arguments.data / "silicon" / "calibration").is_dir():
+        raise BadInput(f"{arguments.data}: has no silicon/calibration folder with latency tables")
+    try:
+        from services.simworker.calibration import fit  # noqa: PLC0415 - needs scipy, which running Cascade does not
+    except ImportError as error:
+        raise BadInput(f"calibrating needs {error.name}: .venv/bin/pip install {error.name}") from error
+    out = ["--out", str(arguments.out)] if arguments.out else []
+    return fit.main(["--data", str(arguments.data), *out])
 
 
 # --- replay, sql, export, gpus ------------------------------------------------------------------------------------

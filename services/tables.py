@@ -163,3 +163,26 @@ def sql_table(names: Sequence[str], rows: Sequence[Report]) -> RenderableType:
     for row in rows:
         table.add_row(*("" if row[name] is None else str(row[name]) for name in names))
     return table
+
+
+def validation_table(rows: Sequence[Report]) -> RenderableType:
+    table = Table(title="absolute error of predicted target times; cold rows are those that LLM serving looks like")
+    names = ("op", "source", "target", "rows", "n", "median", "mean", "p90", "bias", "p10-p90", "roofline", "ratio")
+    for name in names:
+        table.add_column(name, justify="left" if name in names[:4] else "right", no_wrap=True)
+    refused: list[str] = []
+    for row in rows:
+        if row.get("refused"):
+            refused.append(f"{row['op']} {row['source_gpu']} to {row['target_gpu']}: {row['refused']} rows refused")
+            continue
+        errors = (row[name] for name in ("median_ape", "mean_ape", "p90_ape", "bias", "coverage_p10_p90"))
+        baselines = (row["roofline_median_ape"], row["ratio_median_ape"])
+        table.add_row(
+            row["op"], row["source_gpu"], row["target_gpu"], row["rows"], str(row["n"]), *map(_percent, errors),
+            *map(_percent, baselines),
+        )  # fmt: skip
+    return Group(table, *(Text(line) for line in refused))
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.1%}"
