@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
-from services.runtime.eventlog import Place, topic_rank
+from services.runtime.eventlog import Place, replay_key
 
 END_TYPES = frozenset({"RunCompleted", "RunFailed", "RunCancelled"})
 
@@ -71,12 +71,8 @@ class RunIndex:
         is_first = not self._all
         self._all.extend(new)
         if not self.order.is_fixed:
-            self.order.extend(sorted(new, key=_replay_key) if is_first else new)
+            self.order.extend(sorted(new, key=replay_key) if is_first else new)
         if self.order.is_fixed or any(place.type in END_TYPES for place in new):
             fixed = Order(is_fixed=True)
-            fixed.extend(sorted(self._all, key=_replay_key))
+            fixed.extend(sorted(self._all, key=replay_key))
             self.order = fixed
-
-
-def _replay_key(place: Place) -> tuple[int, int, int]:
-    return place.timestamp_ms, topic_rank(place.topic), place.offset

@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -165,7 +164,7 @@ def routes(
 
     @api.get("/runs/{run_id}/events", responses=shape(answers.Events))
     def events(run_id: str, first: First = 0, count: Count = 1000) -> Response:
-        return answer({"events": list(islice(backend.events(run_id), first, first + count))})
+        return answer({"events": backend.events_page(run_id, first, count)})
 
     @api.get("/runs/{run_id}/perfetto", response_class=FileResponse)
     def perfetto(run_id: str) -> Response:

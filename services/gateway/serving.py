@@ -20,7 +20,7 @@ _PORTS_TRIED = 50
 _CLOSING_LIMIT_S = 20.0
 
 
-class CannotBind(OSError):  # noqa: N818 - said to a user
+class CannotBind(OSError):
     """No address to listen on; the message says which was tried."""
 
 

@@ -193,6 +193,11 @@ class EventLog:
             return self._append_count
 
 
+def replay_key(place: Place) -> tuple[int, int, int]:
+    """Sorts places into replay order."""
+    return place.timestamp_ms, topic_rank(place.topic), place.offset
+
+
 def topic_rank(topic: str) -> int:
     """Place of a topic in replay order; all work.<simulator> topics share one."""
     return TOPICS.index(topic.partition(".")[0])

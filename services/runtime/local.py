@@ -19,6 +19,7 @@ from services.ingest import admission
 from services.runtime.artifacts import UnknownArtifact, UploadTooLarge
 from services.runtime.embedded import Embedded
 from services.runtime.engine import ImportOptions, OnProgress, Refused, Report, SqlRows
+from services.runtime.eventlog import StoredRecord
 
 _POLL_S = 0.1
 
@@ -136,16 +137,7 @@ class LocalEngine:
     def events(self, run_id: str) -> Iterator[Report]:
         report = queries.run_report(self.embedded.store, run_id)
         keys = [run_id, str(report["trace"]["trace_id"])]
-        return (
-            {
-                "position": position,
-                "timestamp_ms": stored.timestamp_ms,
-                "topic": stored.topic,
-                "offset": stored.offset,
-                **stored.record.headers,
-            }
-            for position, stored in enumerate(self.embedded.log.read_keys(keys))
-        )
+        return (event_report(position, stored) for position, stored in enumerate(self.embedded.log.read_keys(keys)))
 
     @refusing
     def sql(self, statement: str, row_limit: int) -> SqlRows:
@@ -172,6 +164,17 @@ class LocalEngine:
                 if is_done():
                     return
                 raise RuntimeError("nothing is left to do, and yet it is not done")
+
+
+def event_report(position: int, stored: StoredRecord) -> Report:
+    """An event's place and headers, without its rows."""
+    return {
+        "position": position,
+        "timestamp_ms": stored.timestamp_ms,
+        "topic": stored.topic,
+        "offset": stored.offset,
+        **stored.record.headers,
+    }
 
 
 def trace_name(path: Path) -> str:
