@@ -49,12 +49,13 @@ def import_trace(
     """
     if not paths:
         raise TraceRejected("no file was given: name at least one trace file")
-    if sniff(read_head(paths[0])) is Format.SYNTHESIS:
-        if len(paths) > 1:
-            raise TraceRejected("a workload to synthesize stands alone: give it without other files")
-        return read_synthesis(paths[0])
     try:
-        raws = _read_all(paths, progress)
+        formats = [sniff(read_head(path)) for path in paths]
+        if Format.SYNTHESIS in formats:
+            if len(paths) > 1:
+                raise TraceRejected("a workload to synthesize stands alone: give it without other files")
+            return read_synthesis(paths[0])
+        raws = _read_all(paths, formats, progress)
     except OSError as reason:
         raise TraceRejected(f"a file cannot be read: {reason.strerror or reason}; name files that exist") from reason
     _reject_empty(raws)
@@ -75,7 +76,9 @@ def import_trace(
         raise TraceRejected(f"no GPU kernels are in the trace and none can be derived: {reason}") from reason
 
 
-def _read_all(paths: Sequence[Path], progress: Callable[[ImportProgress], None] | None) -> list[RawTrace]:
+def _read_all(
+    paths: Sequence[Path], formats: Sequence[Format], progress: Callable[[ImportProgress], None] | None
+) -> list[RawTrace]:
     total = sum(path.stat().st_size for path in paths)
     raws: list[RawTrace] = []
     done_bytes = done_events = 0
@@ -84,8 +87,8 @@ def _read_all(paths: Sequence[Path], progress: Callable[[ImportProgress], None] 
         if progress:
             progress(ImportProgress(done_bytes + state.file_bytes_read, total, done_events + event_count))
 
-    for path in paths:
-        match sniff(read_head(path)):
+    for path, kind in zip(paths, formats, strict=True):
+        match kind:
             case Format.KINETO:
                 raws.append(read_kineto(path, report))
             case Format.NSYS_SQLITE:

@@ -44,6 +44,7 @@ from services.ingest.reading import ReadState, read_chunks
 
 _BATCH_BYTES = 1 << 19
 _CHECKED_EVENT_BYTES_LIMIT = 1 << 20
+_LENGTH_US_LIMIT = 1e12  # eleven days
 _END_CHECKS_LIMIT = 8  # of one event: a list of objects inside args looks like the end of the events
 _KEY_TRIES_LIMIT = 4  # of a top-level key whose value does not parse
 _HEADER_BYTES_LIMIT = 1 << 26
@@ -339,6 +340,8 @@ class _Events:
         text = piece.decode("utf-8", "replace")
         for pattern in (_NOT_A_NUMBER, _NOT_A_NUMBER_IN_LIST):
             text, count = pattern.subn(" null", text)
+            if not count and pattern is _NOT_A_NUMBER_IN_LIST:
+                break
             try:
                 event = json.loads(text, strict=False)
             except (ValueError, RecursionError):
@@ -474,7 +477,9 @@ class _Events:
         gpu = _table(self.gpu, _GPU_WIDTH, self.quality)
         calls = _table(self.calls, _CALL_WIDTH, self.quality)
         ops = _table(self.op_rows, _OP_WIDTH, self.quality)
-        annotations = [a for a in self.annotations if math.isfinite(a[0]) and math.isfinite(a[1])]
+        for rows in (gpu, ops):
+            rows[rows[:, 1] > _LENGTH_US_LIMIT, 1] = -1
+        annotations = [a for a in self.annotations if -1e15 < a[0] < 2.3e15 and a[1] < _LENGTH_US_LIMIT]
         firsts = [float(rows[:, 0].min()) for rows in (gpu, calls, ops) if len(rows)] + [a[0] for a in annotations]
         # Whole microseconds, so that subtracting it from any time is exact.
         origin_us = math.floor(min(firsts, default=0.0))
@@ -529,8 +534,8 @@ def _table(rows: array[float], width: int, quality: QualityReport) -> NDArray[np
     table = np.frombuffer(rows, dtype=np.float64).reshape(-1, width) if rows else np.empty((0, width))
     ids = table[:, 1:]
     ids[~(np.abs(ids) < 2**53)] = -1  # not exact in a float, so they can join nothing; a length is then negative
-    # 4.6e15 us is as far as int64 nanoseconds reach.
-    sane = np.abs(table[:, 0]) < 4.6e15
+    # Microseconds since 1970 until 2042; what lies beyond is no time, and sums of ns stay within int64.
+    sane = (table[:, 0] > -1e15) & (table[:, 0] < 2.3e15)
     quality.dropped_event_count += int((~sane).sum())
     return table[sane]
 

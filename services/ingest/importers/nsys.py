@@ -169,6 +169,7 @@ class _Database:
             )
         first = raws[0].quality
         first.notes.extend(self.quality.notes)
+        first.dropped_event_count += self.quality.dropped_event_count
         first.opaque_graph_launch_count += self.quality.opaque_graph_launch_count
         return raws
 
@@ -314,7 +315,7 @@ class _Database:
         row = self.connection.execute(
             f"SELECT CAST(utcEpochNs AS INTEGER), CAST({clock} AS INTEGER) FROM TARGET_INFO_SESSION_START_TIME LIMIT 1"  # noqa: S608
         ).fetchone()
-        return row[0] - row[1] if row and _is_int64(*row) and 0 < row[0] - row[1] < 1 << 62 else None
+        return row[0] - row[1] if row and _is_int64(*row) and 0 < row[0] - row[1] < 1 << 61 else None
 
     def _devices(self) -> dict[int, DeviceFacts]:
         columns = self._columns("TARGET_INFO_GPU")
@@ -368,7 +369,11 @@ class _Database:
         picked = ", ".join(f'CAST(COALESCE("{name}", -1) AS INTEGER)' if name in columns else "-1" for name in wanted)
         cursor = self.connection.execute(f"SELECT {picked} FROM {table}")  # noqa: S608
         while rows := cursor.fetchmany(_ROWS):
-            yield np.array(rows, dtype=np.int64)
+            block = np.array(rows, dtype=np.int64)
+            # Sums and differences of what is left stay within int64.
+            is_sane = ((block[:, :2] > -(1 << 61)) & (block[:, :2] < 1 << 61)).all(axis=1)
+            self.quality.dropped_event_count += int((~is_sane).sum())
+            yield block[is_sane]
 
 
 def _process(threads: Ints) -> Ints:
@@ -387,7 +392,7 @@ def _dim3(values: list[int]) -> tuple[int, int, int] | None:
 
 
 def _is_int64(*values: object) -> bool:
-    return all(isinstance(value, int) and abs(value) < 1 << 62 for value in values)
+    return all(isinstance(value, int) and abs(value) < 1 << 61 for value in values)
 
 
 def _op(name: str, text: str) -> OpFacts:
