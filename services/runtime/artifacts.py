@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
+import pyarrow as pa
 from cascade_schemas.events import ArtifactRef
 
 _CHUNK_BYTES = 1 << 20
@@ -51,6 +52,28 @@ class ArtifactStore:
             raise
         return ArtifactRef(digest=digest, name=Path(name).name, size_bytes=size_bytes)
 
+    def get_result(self, key: str) -> pa.RecordBatch | None:
+        """A result kept under a key; None where there is none, or where what is there cannot be read."""
+        path = self._path(key, self.folder / "results")
+        try:
+            with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+                return reader.get_batch(0)
+        except FileNotFoundError:
+            return None
+        except (pa.ArrowInvalid, OSError, IndexError):
+            path.unlink(missing_ok=True)  # damaged: simulated again, kept again
+            return None
+
+    def put_result(self, key: str, rows: pa.RecordBatch) -> None:
+        """Keep a result under its key; whole or not at all."""
+        path = self._path(key, self.folder / "results")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix="incoming-")
+        os.close(handle)
+        with pa.OSFile(temporary, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+            writer.write_batch(rows)
+        Path(temporary).replace(path)
+
     def path(self, digest: str) -> Path:
         """Where the artifact lies; readers may map it. Raises UnknownArtifact."""
         path = self._path(digest)
@@ -58,7 +81,7 @@ class ArtifactStore:
             raise UnknownArtifact(f"no artifact {digest}")
         return path
 
-    def _path(self, digest: str) -> Path:
+    def _path(self, digest: str, folder: Path | None = None) -> Path:
         if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
             raise UnknownArtifact(f"{digest!r} is not a SHA-256 digest")
-        return self.folder / digest[:2] / digest[2:]
+        return (folder or self.folder) / digest[:2] / digest[2:]

@@ -175,7 +175,7 @@ class Embedded:
             ),
             LogService(
                 "simworker",
-                Simworker(simulators, worker="embedded", now_ms=now_ms),
+                Simworker(simulators, worker="embedded", now_ms=now_ms, cache=self.artifacts),
                 (Subscription("runs", cancelled, cancelled), *work),
                 self,
             ),

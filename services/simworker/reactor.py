@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +28,24 @@ from services.simworker.simulators.base import KernelSimulator, Predictions
 _WORKS_REMEMBERED = 65_536  # ~60 MB: a run's tasks come once per config, their work is the same each time
 
 
+class ResultCache(Protocol):
+    """Results kept for ever, for all workers, under a key that holds everything they depend on."""
+
+    def get_result(self, key: str) -> pa.RecordBatch | None: ...
+
+    def put_result(self, key: str, rows: pa.RecordBatch) -> None: ...
+
+
+class NoCache:
+    """Remembers nothing."""
+
+    def get_result(self, key: str) -> pa.RecordBatch | None:
+        return None
+
+    def put_result(self, key: str, rows: pa.RecordBatch) -> None:
+        pass
+
+
 @dataclass
 class _Pending:
     """One set of tasks wanted on several configs, possibly by several runs: one call of the simulator."""
@@ -37,8 +57,15 @@ class _Pending:
 class Simworker:
     """Collects what waits in the log and simulates it in one call per distinct set of tasks."""
 
-    def __init__(self, simulators: dict[str, KernelSimulator], worker: str, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        simulators: dict[str, KernelSimulator],
+        worker: str,
+        now_ms: Callable[[], int],
+        cache: ResultCache | None = None,
+    ) -> None:
         self._simulators = simulators
+        self._cache = cache or NoCache()
         self._roofline = simulators["roofline"]  # shown beside every prediction
         self._worker = worker
         self._now_ms = now_ms
@@ -86,19 +113,25 @@ class Simworker:
             if (request.run_id, request.config_id) not in self._started:
                 self._started.add((request.run_id, request.config_id))
                 yield self._started_event(simulator, request)
-        table = WorkTable.of([self._works[task_id] for task_id in task_ids])
         began_ms = self._now_ms()
-        predictions = simulator.simulate(table, [request.gpu for request in requests])
-        roofline_ns = self._roofline.simulate(table, [request.gpu for request in requests]).duration_ns
+        keys = [result_key(simulator, request.config_id, task_ids) for request in requests]
+        found = [self._cache.get_result(key) for key in keys]
+        wanted = [request for request, rows in zip(requests, found, strict=True) if rows is None]
+        simulated = iter(self._simulated(simulator, task_ids, wanted))
         elapsed_ms = self._now_ms() - began_ms
-        for index, request in enumerate(requests):
-            rows = result_rows(task_ids, table, predictions, roofline_ns, index)
+        for request, key, cached in zip(requests, keys, found, strict=True):
+            rows = cached
+            if rows is None:
+                rows = next(simulated)
+                self._cache.put_result(key, with_cached_flag(rows))
             failed_count = rows.column("duration_ns").null_count
             yield KernelsSimulated(
                 run_id=request.run_id, config_id=request.config_id, simulator=simulator.name, rows=rows
             )
-            line = f"{len(task_ids)} tasks on {request.gpu.name}: {failed_count} failed, {elapsed_ms} ms for {len(requests)} configs"
-            yield self._logged_event(request, line)
+            how = "from the cache" if cached is not None else f"{elapsed_ms} ms for {len(wanted)} configs"
+            yield self._logged_event(
+                request, f"{len(task_ids)} tasks on {request.gpu.name}: {failed_count} failed, {how}"
+            )
             yield SimulatorFinished(
                 run_id=request.run_id,
                 config_id=request.config_id,
@@ -106,6 +139,18 @@ class Simworker:
                 failed_count=failed_count,
                 elapsed_ms=elapsed_ms,
             )
+
+    def _simulated(
+        self, simulator: KernelSimulator, task_ids: tuple[str, ...], requests: list[KernelSimulationRequested]
+    ) -> list[pa.RecordBatch]:
+        """One batch of RESULTS per request."""
+        if not requests:
+            return []
+        gpus = [request.gpu for request in requests]
+        table = WorkTable.of([self._works[task_id] for task_id in task_ids])
+        predictions = simulator.simulate(table, gpus)
+        roofline_ns = self._roofline.simulate(table, gpus).duration_ns
+        return [result_rows(task_ids, table, predictions, roofline_ns, index) for index in range(len(gpus))]
 
     def _started_event(self, simulator: KernelSimulator, request: KernelSimulationRequested) -> SimulatorStarted:
         return SimulatorStarted(
@@ -122,6 +167,18 @@ class Simworker:
         first_line = self._line_counts.get(key, 0)
         self._line_counts[key] = first_line + 1
         return SimulatorLogged(run_id=request.run_id, config_id=request.config_id, first_line=first_line, lines=(line,))
+
+
+def result_key(simulator: KernelSimulator, config_id: str, task_ids: tuple[str, ...]) -> str:
+    """SHA-256 of what fixes the answer: tasks, resolved GPU, simulator, its version and its constants."""
+    parts = (simulator.name, simulator.version, simulator.calibration_digest, config_id, *task_ids)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def with_cached_flag(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The same results, marked as they will be when they come from the cache."""
+    place = rows.schema.get_field_index("is_cached")
+    return rows.set_column(place, rows.schema.field(place), pa.repeat(pa.scalar(value=True), rows.num_rows))
 
 
 def result_rows(
