@@ -72,7 +72,8 @@ def _footnotes(report: Report) -> Iterable[str]:
     for config in configs:
         if config["infeasible"]:
             yield f"{config['gpu']}: infeasible: {config['infeasible']}"
-    yield from dict.fromkeys(c["reason"] for c in configs if c["reason"] and not c["infeasible"])
+    reasons = [part for c in configs if not c["infeasible"] for part in c["reason"].split("; ") if part]
+    yield from dict.fromkeys(reasons)
 
 
 def what_if_text(report: Report) -> str:
