@@ -1,0 +1,99 @@
+"""The fitted constants: which group of them stands for which GPU, and the digest of them all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from cascade_schemas.gpu import GpuSpec
+
+FORMS = ("gemm", "prefill", "decode", "mla", "moe", "rowwise", "collective")
+
+
+class MissingConstants(LookupError):
+    """No group of a form's constants stands for a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Constants of one form and variant for one GPU, or pooled for GPUs alike."""
+
+    level: str  # "gpu:a100_sxm_80gb", "cc:8.0", "class:wgmma"
+    parameters: Mapping[str, float]
+    sigmas: tuple[float, ...]  # of ln(measured ÷ predicted), per bin of Constants.sigma_bins_us
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    forms: Mapping[str, Mapping[str, Mapping[str, Group]]]  # form -> variant -> level -> group
+    candidates: Mapping[str, tuple[tuple[int, ...], ...]]  # what competes in a form: tiles and splits
+    rules: Mapping[str, Any]  # rules.json: what was chosen, not fitted
+    digest: str
+
+    @property
+    def sigma_bins_us(self) -> tuple[float, ...]:
+        return tuple(self.rules["sigma_bins_us"]["value"])
+
+    def group(self, form: str, variant: str, gpu: GpuSpec) -> tuple[str, Group]:
+        """The variant found and its group: that of the GPU itself, else of its kin; another variant if none has any."""
+        if form == "mixed":
+            return self._mixed(variant, gpu)
+        variants = self.forms[form]
+        stands_in = self.rules["variants"]["value"].get(form, {})
+        tried = [variant, *stands_in.get(variant, ()), *stands_in.get("*", ())]
+        for candidate in tried:
+            groups = variants.get(candidate, {})
+            for level in levels(gpu, self.rules["kin"]["value"]):
+                if level in groups:
+                    return candidate, groups[level]
+        raise MissingConstants(f"no constants of {form} {variant!r} for {gpu.gpu}; run `cascade calibrate`")
+
+    def _mixed(self, variant: str, gpu: GpuSpec) -> tuple[str, Group]:
+        """Both attention forms' constants; the wider sigma of the two, as neither was measured so."""
+        found, chunks = self.group("prefill", variant, gpu)
+        _, decodes = self.group("decode", variant, gpu)
+        parameters = {f"prefill.{name}": value for name, value in chunks.parameters.items()}
+        parameters |= {f"decode.{name}": value for name, value in decodes.parameters.items()}
+        sigmas = tuple(max(both) for both in zip(chunks.sigmas, decodes.sigmas, strict=True))
+        return found, Group(chunks.level, parameters, sigmas)
+
+
+def levels(gpu: GpuSpec, kin: Mapping[str, list[str]]) -> list[str]:
+    """Where constants are looked for, nearest kin first."""
+    capability = (
+        "cc:{}.{}".format(*gpu.compute_capability) if gpu.compute_capability else f"architecture:{gpu.architecture}"
+    )
+    own = f"class:{gpu.programming_class}"
+    return [f"gpu:{gpu.gpu}", capability, *kin.get(capability, ()), own, *kin.get(own, ())]
+
+
+@cache
+def shipped_constants() -> Constants:
+    return load_constants(files("services.simworker.calibration").joinpath("constants"))
+
+
+def load_constants(folder: Traversable) -> Constants:
+    texts = {name: folder.joinpath(f"{name}.json").read_text(encoding="utf-8") for name in (*FORMS, "rules")}
+    whole = "\n".join(f"{name} {texts[name]}" for name in sorted(texts))
+    rules = json.loads(texts.pop("rules"))
+    return Constants(
+        forms={form: _form(json.loads(text)) for form, text in texts.items()},
+        candidates={name: tuple(tuple(c) for c in v["value"]) for name, v in rules["candidates"].items()},
+        rules=rules,
+        digest=hashlib.sha256(whole.encode()).hexdigest()[:16],
+    )
+
+
+def _form(stored: dict[str, Any]) -> dict[str, dict[str, Group]]:
+    return {
+        variant: {
+            level: Group(level, dict(group["parameters"]), tuple(group["sigmas"])) for level, group in groups.items()
+        }
+        for variant, groups in stored["groups"].items()
+    }
