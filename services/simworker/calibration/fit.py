@@ -299,6 +299,8 @@ def _least_squares(
     free = [n for n, r in ranges.items() if r.low < r.high]
     settled = {**{n: r.start for n, r in ranges.items() if r.low == r.high}, **fixed}
     low, high = (np.log([getattr(ranges[n], side) for n in free]) for side in ("low", "high"))
+    if "l2bw" in free:
+        low[free.index("l2bw")] = math.log(_least_l2_share(form, samples))
     first = {n: np.mean([math.log(o[n]) for o in own]) if own else math.log(ranges[n].start) for n in free}
     start = np.clip([first[n] for n in free], low + 1e-6, high - 1e-6)
     extra = [companions_us(form, constants, s) for s in samples]
@@ -325,6 +327,17 @@ def _least_squares(
     )
     values = dict(zip(free, np.exp(solved.x), strict=True))
     return float(solved.cost), {name: float({**settled, **values}[name]) for name in (*free, *settled)}
+
+
+def _least_l2_share(form: str, samples: Sequence[Sample]) -> float:
+    """Kernels at the bandwidth of DRAM fit as well with an L2 just as slow, but then faster DRAM would not help them.
+
+    Microbenchmarks (public ones of V100, T4, A100, H100) find L2 at a fifth to a half of 64 B per clock and SM, and
+    well above DRAM everywhere.
+    """
+    gpus = [load_gpu(s.gpu) for s in samples]
+    above_dram = max(1.6 * gpu.dram_bytes_per_s / gpu.l2_bytes_per_s for gpu in gpus)
+    return max(above_dram, RANGES["gemm"]["l2bw"].low if form in {"gemm", "moe"} else 0.2)
 
 
 def _weights(sample: Sample) -> Floats:

@@ -78,7 +78,8 @@ def validate(pairs: Path, constants: Constants | None = None) -> list[dict[str, 
 def pair_works(op: str, c: Columns) -> tuple[WorkTable, tuple[WorkTable, ...]]:
     """The kernel that a row measures, and the kernels that the measured call contains beside it."""
     if op == "gemm":
-        return gemm_work(c, Math.BF16, 16, 16, _WEIGHT_COPIES), ()
+        # The table's column "batch" is attention's.
+        return gemm_work({name: c[name] for name in ("m", "n", "k")}, Math.BF16, 16, 16, _WEIGHT_COPIES), ()
     if op in {"attention_prefill", "attention_decode"}:
         return attention_work(c, Family(op)), (kv_write_work(c),)
     if op == "collective":

@@ -25,8 +25,8 @@ class GpuColumns:
     # SMs of the GPU whose constants are used. DRAM's rate for one CTA was measured there, as a share of its bandwidth
     # per SM; a chip with more SMs (an override) does not serve each CTA slower, so the share stays tied to this count.
     sm_calibrated: Floats
-    # Cycles of the constants' GPU per cycle of this one: 1 unless an override moves the clock. Constants in µs that are spent
-    # issuing or waiting on the chip are cycles at heart.
+    # Cycles of the constants' GPU per cycle of this one: 1 unless an override moves the clock. Constants in µs that
+    # are spent issuing or waiting on the chip are cycles at heart.
     cycle: Floats
     dram_bytes_per_us: Floats
     l2_bytes: Floats
