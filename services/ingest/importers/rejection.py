@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class TraceRejected(ValueError):  # noqa: N818 - said to a user
+class TraceRejected(ValueError):
     """A file Cascade cannot use: one sentence that names what is wrong and the way out."""
