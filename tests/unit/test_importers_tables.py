@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - tables stand here as the tools print them
 """Exports of Nsight Systems and Nsight Compute, in the shapes that their versions write."""
 
 from __future__ import annotations
