@@ -8,6 +8,7 @@ import os
 import secrets
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from importlib.resources import files
@@ -20,7 +21,9 @@ from cascade_schemas.model import ModelSpec, UnknownModel, UnsupportedModel, loa
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.status import Status
 
+from services.ingest.growing import Growth, follow
 from services.ingest.requests import BaselineError, prompts_from_baseline
 from services.ingest.synthesis import Workload
 from services.runtime.embedded import Embedded, HomeInUse, wall_clock_ms
@@ -90,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("import", _import, "Import profiler files: ranks of one job, or a trace with its graph capture.")
     sub.add_argument("files", nargs="+", metavar="FILE", help="a profiler's file, or sample:opt-125m")
+    sub.add_argument("--follow", action="store_true", help="wait for files that are still being written")
     _add_trace_options(sub)
 
     sub = command("run", _run, "Predict how a trace would run on other GPUs.")
@@ -175,11 +179,28 @@ def open_embedded(settings: Settings) -> Embedded:
 
 
 def _import(arguments: argparse.Namespace, settings: Settings) -> int:
+    if arguments.follow:
+        _follow([Path(name) for name in arguments.files if not name.startswith("sample:")])
     paths, options = _sources(arguments.files, arguments)
     with _Opened(settings) as engine:
         report = _imported(engine, paths, options)
     _print(arguments, report, trace_summary)
     return 0
+
+
+def _follow(paths: Sequence[Path]) -> None:
+    for path in paths:
+        with _screen.status(f"following {path.name}") as status:
+
+            def seen(growth: Growth, name: str = path.name, status: Status = status) -> None:
+                status.update(f"following {name}: {growth.size_bytes / 1e6:.1f} MB")
+
+            try:
+                growth = follow(path, time.monotonic, time.sleep, seen)
+            except FileNotFoundError as error:
+                raise BadInput(str(error)) from error
+        if not growth.is_whole:
+            print(f"cascade: {path.name} has stopped growing; importing what there is", file=sys.stderr)
 
 
 def _imported(engine: Engine, paths: Sequence[Path], options: ImportOptions) -> Report:
