@@ -36,7 +36,8 @@ class Store:
 
     def __init__(self, path: Path | None, *, thread_count: int = 2) -> None:
         self.db = duckdb.connect(str(path) if path else ":memory:", config={"threads": thread_count})
-        self.db.execute((files("services.aggregator") / "schema.sql").read_text())
+        for script in ("schema.sql", "comments.sql"):
+            self.db.execute((files("services.aggregator") / script).read_text())
         self.path = path
         self.version = 0  # grows with each commit; what was copied at an equal version is still whole
         self._lock = threading.Lock()  # between commits and copies
