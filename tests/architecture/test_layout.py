@@ -77,7 +77,7 @@ def is_shell(path):
     name = name_of(path)
     return (
         name in SHELLS
-        or path.name in {"app.py", "__main__.py", "fit.py", "generate.py", "jail.py"}
+        or path.name in {"app.py", "__main__.py", "fit.py", "alpha.py", "generate.py", "jail.py"}
         or (name.startswith(("services/gateway/", "profiler_sdk/")))
     )
 

@@ -108,7 +108,7 @@ export interface KernelSimulationRequested {
   readonly simulator: string
 }
 
-/** What a simulator simulates and what is cached: everything that determines a launch's time, and no measured time. */
+/** What a simulator simulates and what is cached: all that determines a launch's time, and no measured time. */
 export interface KernelTask {
   readonly signature: KernelSignature
   readonly op: string
