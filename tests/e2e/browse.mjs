@@ -1,0 +1,279 @@
+// One scenario in a real browser: `node browse.mjs NAME '{"url": …}'` prints what it found as JSON.
+// Driven by pytest, which judges; this file only does what a user does and says what a user sees.
+import { mkdtemp, rm } from 'node:fs/promises'
+import { createRequire } from 'node:module'
+import { readFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+
+const require = createRequire(new URL('../../web/package.json', import.meta.url))
+const { chromium } = require('playwright-core')
+const axeSource = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8')
+
+const FLAGS = [
+  '--headless',
+  '--no-sandbox',
+  '--disable-gpu',
+  '--disable-quic',
+  '--no-first-run',
+  '--disable-background-networking',
+  '--disable-component-update',
+  '--disable-sync',
+]
+
+const [name, given] = process.argv.slice(2)
+const options = JSON.parse(given)
+const profile = await mkdtemp(join(tmpdir(), 'cascade-e2e-'))
+const context = await chromium.launchPersistentContext(profile, {
+  executablePath: options.chromium,
+  args: FLAGS,
+  viewport: options.viewport ?? { width: 1440, height: 900 },
+  colorScheme: options.theme ?? 'dark',
+  acceptDownloads: true,
+})
+const page = context.pages()[0] ?? (await context.newPage())
+page.setDefaultTimeout(options.timeout_ms ?? 20_000)
+const complaints = []
+page.on('console', (message) => {
+  if (message.type() === 'error' || message.type() === 'warning') complaints.push(message.text())
+})
+page.on('pageerror', (error) => complaints.push(String(error)))
+page.on('request', (request) => {
+  if (!request.url().startsWith(new URL(options.url).origin) && !request.url().startsWith('data:')) {
+    complaints.push(`asked elsewhere: ${request.url()}`)
+  }
+})
+
+// --- what a user sees -----------------------------------------------------------------------------------------------
+
+const table = () => page.getByTestId('results').locator('tbody tr').allInnerTexts()
+const moment = () => page.getByTestId('moment').innerText()
+const scrubber = () => page.getByRole('slider', { name: 'Position in the log' })
+const isOver = () => page.getByText('all known').waitFor()
+
+async function scrub(position) {
+  await scrubber().evaluate((input, value) => {
+    Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value').set.call(input, String(value))
+    input.dispatchEvent(new Event('input', { bubbles: true }))
+  }, position)
+}
+
+async function violations() {
+  await page.evaluate(axeSource)
+  const found = await page.evaluate(() =>
+    globalThis.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }),
+  )
+  return found.violations.map(({ id, impact, nodes }) => ({
+    id,
+    impact,
+    where: nodes.slice(0, 4).map((node) => node.html.slice(0, 200) + ' ' + (node.failureSummary ?? '').slice(0, 200)),
+  }))
+}
+
+/** Sum of layout shifts from now on, as browsers count them. */
+async function watchShifts() {
+  await page.evaluate(() => {
+    globalThis.shifts = 0
+    globalThis.shiftsOf = []
+    new PerformanceObserver((list) => {
+      for (const entry of list.getEntries()) {
+        globalThis.shifts += entry.value
+        globalThis.shiftsOf.push(...entry.sources.map((source) => source.node?.className ?? String(source.node)))
+      }
+    }).observe({ type: 'layout-shift', buffered: false })
+  })
+}
+const shifts = () => page.evaluate(() => ({ sum: globalThis.shifts, of: globalThis.shiftsOf }))
+
+async function screen(of) {
+  if (options.folder) await page.screenshot({ path: join(options.folder, `${of}-${options.theme ?? 'dark'}.png`) })
+}
+
+// --- scenarios ------------------------------------------------------------------------------------------------------
+
+const scenarios = {
+  /** From an empty home to the example's answer. */
+  async example() {
+    await page.goto(`${options.url}/?token=${options.token}`)
+    const address = page.url()
+    await page.getByRole('button', { name: 'Open the example' }).first().click()
+    await page.waitForURL('**/runs/*')
+    await page.getByRole('list', { name: 'Configs' }).locator('li').nth(7).waitFor()
+    await watchShifts()
+    await isOver()
+    const rings = await page.getByRole('progressbar', { name: 'Tasks simulated' }).evaluateAll((all) =>
+      all.map((ring) => [Number(ring.getAttribute('aria-valuenow')), Number(ring.getAttribute('aria-valuemax'))]),
+    )
+    return {
+      address,
+      rings,
+      run: page.url().split('/').pop(),
+      tiles: await page.getByRole('list', { name: 'Configs' }).locator('li').allInnerTexts(),
+      table: await table(),
+      headline: await page.locator('p[aria-live=polite]').innerText(),
+      badge: await page.getByText('recorded on CPU').count(),
+      log: await page.getByRole('log').innerText(),
+      shifts: await shifts(),
+    }
+  },
+
+  /** Back through the log, and to its end again. */
+  async scrub() {
+    await page.goto(`${options.url}/runs/${options.run}?token=${options.token}`)
+    await isOver()
+    const before = { table: await table(), moment: await moment(), log: await page.getByRole('log').innerText() }
+    const end = Number(await scrubber().getAttribute('max'))
+    await scrub(Math.floor(end / 2))
+    await page.waitForURL('**at=*')
+    const middle = { table: await table(), moment: await moment(), address: page.url() }
+    await scrub(0)
+    const start = { moment: await moment() }
+    await scrub(end)
+    await page.waitForURL((url) => !url.search.includes('at='))
+    const after = { table: await table(), moment: await moment(), log: await page.getByRole('log').innerText() }
+    await page.goto(middle.address)
+    await page.getByText('as it was known then').waitFor()
+    await page.waitForFunction((text) => document.querySelector('[data-testid=moment]')?.textContent === text, middle.moment)
+    const again = { table: await table() }
+    await page.getByRole('button', { name: 'End' }).click()
+    const ended = { table: await table() }
+    return { before, middle, start, after, again, ended, end }
+  },
+
+  /** Every button and key of the time bar without a mouse. */
+  async keyboard() {
+    await page.goto(`${options.url}/runs/${options.run}?token=${options.token}`)
+    await isOver()
+    await scrubber().focus()
+    await page.keyboard.press('Home')
+    const home = await moment()
+    await page.keyboard.press('ArrowRight')
+    const one = await moment()
+    await page.keyboard.press('End')
+    const end = await moment()
+    await page.getByRole('button', { name: 'Play' }).focus()
+    await page.locator('#speed').selectOption('100')
+    await page.getByRole('button', { name: 'Play' }).press('Enter')
+    await page.getByText('as it was known then').waitFor({ timeout: 3000 }).catch(() => undefined)
+    await page.getByRole('button', { name: 'Play' }).waitFor()
+    await page.getByText('all known').waitFor()
+    return { home, one, end, played: await moment() }
+  },
+
+  /** With a wrong token there is a sentence and nothing else; with none, a field for it. */
+  async denied() {
+    const response = await page.goto(`${options.url}/?token=wrong`)
+    const wrong = { status: response.status(), text: await page.locator('body').innerText() }
+    await page.goto(`${options.url}/runs/${options.run ?? 'x'}`)
+    await page.getByLabel('Token').waitFor()
+    const cookies = await context.cookies()
+    await page.getByLabel('Token').fill(options.token)
+    await page.getByRole('button', { name: 'Open' }).click()
+    await page.waitForURL((url) => !url.search.includes('token'))
+    await page.getByRole('heading', { level: 1 }).waitFor()
+    return { wrong, cookiesBefore: cookies.length, heading: await page.getByRole('heading', { level: 1 }).innerText(), address: page.url() }
+  },
+
+  /** A trace by the file button, one by drop, one that is none. */
+  async upload() {
+    await page.goto(`${options.url}/?token=${options.token}`)
+    const [chooser] = await Promise.all([
+      page.waitForEvent('filechooser'),
+      page.getByRole('button', { name: 'Import files…' }).click(),
+    ])
+    await chooser.setFiles(options.trace)
+    const row = page.getByRole('region', { name: 'Import a trace' }).getByRole('listitem')
+    await row.getByText(/kernels?,/).waitFor()
+    const imported = await row.innerText()
+    const transfer = await page.evaluateHandle(() => {
+      const carried = new DataTransfer()
+      carried.items.add(new File(['\u0089PNG not a trace'], 'holiday.png', { type: 'image/png' }))
+      return carried
+    })
+    await page.dispatchEvent('body', 'dragover', { dataTransfer: transfer })
+    await page.getByText('Let go to import').waitFor()
+    await page.dispatchEvent('body', 'drop', { dataTransfer: transfer })
+    await row.first().getByRole('alert').waitFor()
+    const refused = await row.first().innerText()
+    await screen('import')
+    await row.last().getByRole('link', { name: 'New run' }).click()
+    await page.getByRole('button', { name: /^Run on/ }).waitFor()
+    await page.getByRole('button', { name: 'None' }).click()
+    await page.getByRole('checkbox', { name: /H100 SXM/ }).first().check()
+    await page.getByLabel('GPUs that nobody has built').fill('h100_sxm:dram_gbps=6000')
+    const cli = await page.getByText('.venv/bin/cascade run').innerText()
+    await page.getByLabel('GPUs that nobody has built').fill('h100_sxm:magic=1')
+    await page.getByRole('button', { name: /^Run on/ }).click()
+    const mistake = await page.getByRole('alert').innerText()
+    await page.getByLabel('GPUs that nobody has built').fill('h100_sxm:dram_gbps=6000')
+    await page.getByRole('button', { name: /^Run on/ }).click()
+    await page.waitForURL('**/runs/*')
+    await isOver()
+    return { imported, refused, cli, mistake, table: await table() }
+  },
+
+  /** Kill and restart: the page says so, and goes on by itself. The test restarts the server meanwhile. */
+  async reconnect() {
+    await page.goto(`${options.url}/runs/${options.run}?token=${options.token}`)
+    await page.getByRole('list', { name: 'Configs' }).locator('li').first().waitFor()
+    console.log(JSON.stringify({ ready: true }))
+    await page.getByText('Reconnecting.').waitFor()
+    const shown = await page.getByRole('list', { name: 'Configs' }).locator('li').count()
+    await page.getByText('all known').waitFor({ timeout: 60_000 })
+    await page.getByText('Reconnecting.').waitFor({ state: 'detached' })
+    complaints.length = 0 // a broken connection is said in the console by the browser itself
+    return { shown, table: await table() }
+  },
+
+  /** axe on every screen; pictures of them where a folder is given. */
+  async screens() {
+    const found = {}
+    await page.goto(`${options.url}/?token=${options.token}`)
+    await page.getByRole('heading', { name: 'Runs', exact: true }).waitFor()
+    found.home = await violations()
+    await screen('home')
+    await page.locator('summary').click()
+    found.options = await violations()
+    await screen('home-options')
+    await page.goto(`${options.url}/new`)
+    await page.getByRole('checkbox').nth(10).waitFor()
+    found.new = await violations()
+    await screen('new')
+    await page.goto(`${options.url}/runs/${options.run}`)
+    await isOver()
+    found.run = await violations()
+    await screen('run')
+    await page.mouse.wheel(0, 4000)
+    await page.waitForTimeout(300)
+    await screen('run-below')
+    await page.evaluate(() => window.scrollTo(0, 0))
+    await scrub(Math.floor(Number(await scrubber().getAttribute('max')) * 0.93))
+    await page.waitForURL('**at=*')
+    found.replay = await violations()
+    await screen('replay')
+    await page.goto(`${options.url}/nowhere`)
+    await page.getByRole('heading', { name: 'There is no such page' }).waitFor()
+    found.nowhere = await violations()
+    await page.goto(`${options.url}/runs/nothing`)
+    await page.getByRole('heading', { name: 'This run cannot be shown' }).waitFor()
+    await screen('gone')
+    found.gone = await violations()
+    await context.clearCookies()
+    await page.goto(options.url)
+    await page.getByLabel('Token').waitFor()
+    await screen('denied')
+    found.denied = await violations()
+    return found
+  },
+}
+
+let found
+try {
+  found = { ok: true, found: await scenarios[name]() }
+} catch (error) {
+  found = { ok: false, error: String(error), address: page.url(), text: await page.locator('body').innerText().catch(() => '') }
+} finally {
+  await context.close()
+  await rm(profile, { recursive: true, force: true })
+}
+console.log(JSON.stringify({ ...found, complaints }))

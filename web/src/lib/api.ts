@@ -1,0 +1,149 @@
+import type { GpuSpec, ModelSpec } from '../schema/events'
+
+/** The server's refusal: its one sentence, to be shown as it is. */
+export class Refusal extends Error {
+  override readonly name = 'Refusal'
+  constructor(
+    sentence: string,
+    readonly status: number,
+  ) {
+    super(sentence)
+  }
+}
+
+export interface ApiEstimate {
+  readonly value: number
+  readonly p10: number
+  readonly p90: number
+}
+
+export interface ListedTrace {
+  readonly trace_id: string
+  readonly name: string | null
+  readonly status: string
+  readonly provenance: string | null
+  readonly source_gpu: string | null
+  readonly model: string | null
+  readonly engine: string | null
+  readonly engine_version: string | null
+  readonly is_truncated: boolean | null
+  readonly reason: string | null
+  readonly kernels: number | null
+  readonly uploaded_at_ms: number | null
+}
+
+export interface TraceReport extends Omit<ListedTrace, 'uploaded_at_ms'> {
+  readonly signatures: number | null
+  readonly tasks: number | null
+  readonly launches: number | null
+  readonly steps: readonly { readonly step: number; readonly phase: string }[]
+  readonly quality: Readonly<Record<string, unknown>> | null
+}
+
+export interface ListedRun {
+  readonly run_id: string
+  readonly trace_id: string
+  readonly name: string | null
+  readonly status: string
+  readonly trace_name: string | null
+  readonly provenance: string | null
+  readonly model_name: string | null
+  readonly requested_at_ms: number | null
+  readonly config_count: number
+  readonly best: (ApiEstimate & { readonly gpu: string; readonly metric: 'tpot' | 'ttft' }) | null
+}
+
+export interface ApiGpu {
+  readonly spec: GpuSpec
+  readonly config_id: string
+  readonly aliases: readonly string[]
+}
+
+export interface About {
+  readonly version: string
+  readonly simulators: readonly string[]
+  readonly models: readonly string[]
+  readonly samples: readonly string[]
+  readonly upload_bytes_limit: number
+}
+
+export interface Verification {
+  readonly equal: boolean
+  readonly logged: string
+  readonly replayed: string
+}
+
+export const api = {
+  about: () => ask<About>('/api/about'),
+  gpus: async () => (await ask<{ readonly gpus: readonly ApiGpu[] }>('/api/gpus')).gpus,
+  models: async () => (await ask<{ readonly models: readonly ModelSpec[] }>('/api/models')).models,
+  traces: async () => (await ask<{ readonly traces: readonly ListedTrace[] }>('/api/traces')).traces,
+  trace: (id: string) => ask<TraceReport>(`/api/traces/${encodeURIComponent(id)}`),
+  runs: async () => (await ask<{ readonly runs: readonly ListedRun[] }>('/api/runs')).runs,
+  startRun: async (body: RunBody) => (await ask<{ readonly run_id: string }>('/api/runs', body)).run_id,
+  cancelRun: (id: string) => ask<{ readonly status: string }>(`/api/runs/${encodeURIComponent(id)}/cancel`, {}),
+  verifyRun: (id: string) => ask<Verification>(`/api/runs/${encodeURIComponent(id)}/verify`, {}),
+  importSample: async (name: string) =>
+    (await ask<{ readonly trace_id: string }>('/api/samples', { name })).trace_id,
+}
+
+export interface RunBody {
+  readonly trace_id: string
+  readonly gpus: readonly string[]
+  readonly simulator: string
+}
+
+async function ask<Answer>(path: string, body?: object): Promise<Answer> {
+  const request: RequestInit =
+    body === undefined
+      ? {}
+      : { method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }
+  let response: Response
+  try {
+    response = await fetch(path, { ...request, credentials: 'same-origin' })
+  } catch {
+    throw new Refusal('The server does not answer. Is `cascade serve` still running?', 0)
+  }
+  const text = await response.text()
+  if (!response.ok) throw new Refusal(sentenceOf(text, response.status), response.status)
+  return JSON.parse(text) as Answer
+}
+
+export interface UploadOptions {
+  readonly name: string
+  readonly model: string
+  readonly source_gpu: string
+  readonly prompts: string
+}
+
+/** Send files as one trace; `fetch` cannot tell how far it is, so this is the older way. */
+export function upload(
+  files: readonly File[],
+  options: UploadOptions,
+  onProgress: (sentBytes: number) => void,
+): { readonly traceId: Promise<string>; readonly cancel: () => void } {
+  const form = new FormData()
+  for (const [field, value] of Object.entries(options)) if (value) form.append(field, String(value))
+  for (const file of files) form.append('files', file, file.name)
+  const request = new XMLHttpRequest()
+  const traceId = new Promise<string>((resolve, reject) => {
+    request.upload.onprogress = (event) => onProgress(event.loaded)
+    request.onload = () => {
+      if (request.status === 202) resolve((JSON.parse(request.responseText) as { trace_id: string }).trace_id)
+      else reject(new Refusal(sentenceOf(request.responseText, request.status), request.status))
+    }
+    request.onerror = () => reject(new Refusal('The upload was cut off. Try again.', 0))
+    request.onabort = () => reject(new Refusal('The upload was cancelled.', 0))
+  })
+  request.open('POST', '/api/traces')
+  request.send(form)
+  return { traceId, cancel: () => request.abort() }
+}
+
+function sentenceOf(text: string, status: number): string {
+  try {
+    return (JSON.parse(text) as { error: string }).error
+  } catch {
+    return `The server answered ${status}.`
+  }
+}

@@ -1,0 +1,42 @@
+/** Sentences that more than one place says. */
+
+export type Provenance = 'measured' | 'recorded-on-cpu' | 'synthesized'
+
+export const PROVENANCE: Readonly<Record<Provenance, { readonly word: string; readonly meaning: string }>> = {
+  measured: { word: 'measured', meaning: 'recorded on a real GPU' },
+  'recorded-on-cpu': {
+    word: 'recorded on CPU',
+    meaning: 'real engine steps and shapes, recorded without a GPU; the kernels are derived and no time was measured',
+  },
+  synthesized: {
+    word: 'synthesized',
+    meaning: "no engine ran; steps and kernels are made from the model's architecture",
+  },
+}
+
+export function provenanceOf(text: string | null | undefined): Provenance | null {
+  return text === 'measured' || text === 'recorded-on-cpu' || text === 'synthesized' ? text : null
+}
+
+const ASSUMPTIONS: Readonly<Record<string, string>> = {
+  host_not_measured:
+    'No unprofiled host baseline: a step is GPU time plus default launch gaps; its p10 is GPU time alone.',
+  host_issue_assumed_in_p90: "The p90 of a step is at least a Python host's launch rate for eager launches.",
+  missing_ranks_assumed_equal: 'Ranks missing from the trace are assumed equal to those present.',
+}
+
+export const assumptionSentence = (name: string): string => ASSUMPTIONS[name] ?? name
+
+export const DEFINITION =
+  'TTFT and TPOT count from the start of the request’s first step: no queueing, no network. Intervals hold in 8 of 10 cases.'
+
+export const STATUS: Readonly<Record<string, string>> = {
+  running: 'running',
+  completed: 'complete',
+  completed_with_failures: 'complete, with failures',
+  failed: 'failed',
+  cancelled: 'cancelled',
+  importing: 'importing',
+  complete: 'complete',
+  rejected: 'rejected',
+}

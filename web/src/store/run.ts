@@ -1,0 +1,453 @@
+import type { FeedEvent } from '../feed/events'
+import { unreachable } from '../lib/unreachable'
+import { ms, msOfNs, ns, ratioOfPpm, type Estimate, type Ms, type Ratio } from '../lib/units'
+import { provenanceOf, type Provenance } from '../lib/words'
+import type { Estimate as EstimateNs, RunConfig, RunRequested } from '../schema/events'
+
+/** What is known of a run: a fold of its events and its trace's, the same as the server's. */
+export interface Run {
+  readonly runId: string
+  readonly status: RunStatus
+  readonly simulator: string
+  readonly reason: string
+  readonly stateHash: string
+  readonly failedCount: number
+  readonly trace: Trace
+  readonly configs: readonly Config[]
+  readonly log: Log
+  /** Records of types this page does not know: shown, never dropped in silence. */
+  readonly unknownCount: number
+}
+
+export type RunStatus = 'unknown' | 'running' | 'completed' | 'completed_with_failures' | 'failed' | 'cancelled'
+
+export interface Trace {
+  readonly traceId: string
+  readonly name: string
+  readonly status: 'unknown' | 'importing' | 'complete' | 'rejected'
+  readonly provenance: Provenance | null
+  readonly tool: string
+  readonly sourceGpu: string | null
+  readonly model: string
+  readonly engine: string
+  readonly rankCount: number
+  readonly worldSize: number
+  readonly isTruncated: boolean
+  readonly tasks: ReadonlySet<string>
+  readonly launchCount: number
+  readonly kernelCount: number
+  readonly steps: ReadonlyMap<number, TracedStep>
+}
+
+export interface TracedStep {
+  readonly phase: string
+  readonly contextTokens: number
+  readonly generationRequests: number
+}
+
+export interface Config {
+  readonly spec: RunConfig
+  /** Family per simulated task; the first result of a task stands. */
+  readonly results: ReadonlyMap<string, string>
+  readonly failedCount: number
+  readonly predicted: readonly PredictedKernel[] | null
+  readonly steps: readonly PredictedStep[] | null
+  readonly assumptions: readonly string[]
+  readonly request: PredictedRequest | null
+  readonly accuracy: Accuracy | null
+}
+
+export interface PredictedKernel {
+  readonly taskId: string
+  readonly launchCount: number
+  readonly durationNs: number | null
+  readonly p90Ns: number | null
+}
+
+export interface PredictedStep {
+  readonly step: number
+  readonly phase: string
+  readonly duration: Estimate
+}
+
+export interface PredictedRequest {
+  readonly request: number
+  readonly promptTokens: number | null
+  readonly ttft: Estimate | null
+  readonly ttftReason: string
+  readonly tpot: Estimate | null
+  readonly tpotReason: string
+  /** Why no number can be given; '' where one can. */
+  readonly infeasible: string
+}
+
+export interface Accuracy {
+  readonly kernelCount: number
+  readonly median: Ratio | null
+  readonly mean: Ratio | null
+  readonly weighted: Ratio | null
+  readonly total: Ratio | null
+  readonly roofline: Ratio | null
+  readonly coverage: Ratio
+  readonly reason: string
+}
+
+export interface Log {
+  readonly chunks: readonly LogChunk[]
+  readonly lineCount: number
+}
+
+export interface LogChunk {
+  readonly configId: string
+  readonly lines: readonly string[]
+}
+
+export function emptyRun(runId: string): Run {
+  return {
+    runId,
+    status: 'unknown',
+    simulator: '',
+    reason: '',
+    stateHash: '',
+    failedCount: 0,
+    trace: {
+      traceId: '',
+      name: '',
+      status: 'unknown',
+      provenance: null,
+      tool: '',
+      sourceGpu: null,
+      model: '',
+      engine: '',
+      rankCount: 1,
+      worldSize: 1,
+      isTruncated: false,
+      tasks: new Set(),
+      launchCount: 0,
+      kernelCount: 0,
+      steps: new Map(),
+    },
+    configs: [],
+    log: { chunks: [], lineCount: 0 },
+    unknownCount: 0,
+  }
+}
+
+/** Many events at once: neighbours that only say that tasks exist are taken together, since traces have thousands. */
+export function applyAll(run: Run, events: readonly (FeedEvent | null)[]): Run {
+  let tasks: string[] = []
+  for (const event of events) {
+    if (event?.type === 'KernelTaskTraced') {
+      tasks.push(event.task_id)
+      continue
+    }
+    run = applyEvent(withTasks(run, tasks), event)
+    tasks = []
+  }
+  return withTasks(run, tasks)
+}
+
+export function applyEvent(run: Run, event: FeedEvent | null): Run {
+  if (event === null) return { ...run, unknownCount: run.unknownCount + 1 }
+  switch (event.type) {
+    case 'TraceUploaded':
+      return withTrace(run, { traceId: event.trace_id, name: event.name, status: startedOr(run, 'importing') })
+    case 'TraceStarted':
+      return withTrace(run, {
+        traceId: event.trace_id,
+        name: event.name,
+        status: startedOr(run, 'importing'),
+        provenance: provenanceOf(event.provenance),
+        tool: event.tool,
+        sourceGpu: event.source_gpu,
+        model: event.model?.name ?? '',
+        engine: `${event.engine} ${event.engine_version}`.trim(),
+        rankCount: event.rank_count,
+        worldSize: event.world_size,
+      })
+    case 'KernelTaskTraced':
+      return withTasks(run, [event.task_id])
+    case 'StepTraced':
+      return withTrace(run, {
+        steps: new Map(run.trace.steps).set(event.step, {
+          phase: event.phase,
+          contextTokens: event.context_tokens,
+          generationRequests: event.generation_requests,
+        }),
+      })
+    case 'TraceCompleted':
+      return withTrace(run, {
+        status: 'complete',
+        isTruncated: event.is_truncated,
+        launchCount: event.launch_count,
+        kernelCount: event.kernel_count,
+      })
+    case 'TraceRejected':
+      return { ...withTrace(run, { status: 'rejected', name: event.name }), reason: event.reason }
+    case 'RunRequested':
+      return event.run_id === run.runId ? requested(run, event) : run
+    case 'RunCancelled':
+      return run.status === 'running' || run.status === 'unknown' ? { ...run, status: 'cancelled' } : run
+    case 'SimulatorLogged':
+      return { ...run, log: withLines(run.log, event) }
+    case 'KernelsSimulated':
+      return withConfig(run, event.config_id, (config) =>
+        withResults(config, event.rows.texts('task_id'), event.rows.texts('family'), event.rows.numbers('duration_ns')),
+      )
+    case 'KernelsPredicted': {
+      const [ids, counts] = [event.rows.texts('task_id'), event.rows.numbers('launch_count')]
+      const [durations, p90s] = [event.rows.numbers('duration_ns'), event.rows.numbers('p90_ns')]
+      return withConfig(run, event.config_id, (config) => ({
+        ...config,
+        predicted: ids.map((taskId, row) => ({
+          taskId,
+          launchCount: counts[row] ?? 0,
+          durationNs: durations[row] ?? null,
+          p90Ns: p90s[row] ?? null,
+        })),
+      }))
+    }
+    case 'StepsPredicted': {
+      const [steps, phases] = [event.rows.numbers('step'), event.rows.texts('phase')]
+      const [values, p10s, p90s] = (['duration_ns', 'p10_ns', 'p90_ns'] as const).map((name) => event.rows.numbers(name))
+      return withConfig(run, event.config_id, (config) => ({
+        ...config,
+        assumptions: [...event.assumptions].sort(),
+        steps: steps.map((step, row) => ({
+          step: step ?? 0,
+          phase: phases[row] ?? 'unknown',
+          duration: estimate({ value_ns: values?.[row] ?? 0, p10_ns: p10s?.[row] ?? 0, p90_ns: p90s?.[row] ?? 0 }),
+        })),
+      }))
+    }
+    case 'RequestPredicted':
+      return withConfig(run, event.config_id, (config) => ({
+        ...config,
+        request: {
+          request: event.request,
+          promptTokens: event.prompt_tokens,
+          ttft: event.ttft && estimate(event.ttft),
+          ttftReason: event.ttft_reason,
+          tpot: event.tpot && estimate(event.tpot),
+          tpotReason: event.tpot_reason,
+          infeasible: event.infeasible,
+        },
+      }))
+    case 'AccuracyMeasured':
+      return withConfig(run, event.config_id, (config) => ({
+        ...config,
+        accuracy: {
+          kernelCount: event.kernel_count,
+          median: ratioOrNull(event.median_ape_ppm),
+          mean: ratioOrNull(event.mape_ppm),
+          weighted: ratioOrNull(event.weighted_error_ppm),
+          total: ratioOrNull(event.total_error_ppm),
+          roofline: ratioOrNull(event.roofline_mape_ppm),
+          coverage: ratioOfPpm(event.coverage_ppm),
+          reason: event.reason,
+        },
+      }))
+    case 'RunCompleted':
+      return { ...run, status: event.outcome, stateHash: event.state_hash, failedCount: event.failed_count }
+    case 'RunFailed':
+      return { ...run, status: 'failed', reason: event.reason }
+    case 'SimulatorStarted':
+    case 'SimulatorFinished':
+    case 'SignatureTraced':
+    case 'LaunchesTraced':
+    case 'HostProfileMeasured':
+    case 'ArtifactStored':
+    case 'LaunchesRecorded':
+    case 'StepRecorded':
+    case 'HostProfileRecorded':
+    case 'TraceHeartbeat':
+    case 'TraceEnded':
+    case 'KernelSimulationRequested':
+    case 'RecordDeadLettered':
+      return run // nothing on these pages rests on them
+    default:
+      return unreachable(event)
+  }
+}
+
+/** What of a run's records `applyEvent` looks at: all that a viewer needs to be sent. */
+export const FOLDED_TYPES: readonly FeedEvent['type'][] = [
+  'TraceUploaded',
+  'TraceStarted',
+  'KernelTaskTraced',
+  'StepTraced',
+  'TraceCompleted',
+  'TraceRejected',
+  'RunRequested',
+  'RunCancelled',
+  'SimulatorLogged',
+  'KernelsSimulated',
+  'KernelsPredicted',
+  'StepsPredicted',
+  'RequestPredicted',
+  'AccuracyMeasured',
+  'RunCompleted',
+  'RunFailed',
+]
+
+function requested(run: Run, event: RunRequested): Run {
+  if (run.configs.length > 0) return run
+  const configs = event.configs.map((spec) => ({
+    spec,
+    results: new Map<string, string>(),
+    failedCount: 0,
+    predicted: null,
+    steps: null,
+    assumptions: [],
+    request: null,
+    accuracy: null,
+  }))
+  return { ...run, status: run.status === 'unknown' ? 'running' : run.status, simulator: event.simulator, configs }
+}
+
+function withTrace(run: Run, changes: Partial<Trace>): Run {
+  return { ...run, trace: { ...run.trace, ...changes } }
+}
+
+function startedOr(run: Run, status: Trace['status']): Trace['status'] {
+  return run.trace.status === 'unknown' ? status : run.trace.status
+}
+
+function withTasks(run: Run, taskIds: readonly string[]): Run {
+  if (taskIds.every((id) => run.trace.tasks.has(id))) return run
+  return withTrace(run, { tasks: new Set([...run.trace.tasks, ...taskIds]) })
+}
+
+function withConfig(run: Run, configId: string, change: (config: Config) => Config): Run {
+  return {
+    ...run,
+    configs: run.configs.map((config) => (config.spec.config_id === configId ? change(config) : config)),
+  }
+}
+
+function withResults(
+  config: Config,
+  taskIds: readonly string[],
+  families: readonly string[],
+  durations: readonly (number | null)[],
+): Config {
+  const results = new Map(config.results)
+  let failedCount = config.failedCount
+  taskIds.forEach((taskId, row) => {
+    if (results.has(taskId)) return
+    results.set(taskId, families[row] ?? 'unknown')
+    if (durations[row] == null) failedCount += 1
+  })
+  return { ...config, results, failedCount }
+}
+
+function withLines(
+  log: Log,
+  said: { readonly config_id: string; readonly lines: readonly string[]; readonly left_out_line_count: number },
+): Log {
+  const leftOut = said.left_out_line_count > 0 ? [`… ${said.left_out_line_count} lines were left out`] : []
+  const lines = [...said.lines, ...leftOut]
+  return {
+    chunks: [...log.chunks, { configId: said.config_id, lines }],
+    lineCount: log.lineCount + lines.length,
+  }
+}
+
+function estimate(said: EstimateNs): Estimate {
+  return { value: msOfNs(ns(said.value_ns)), p10: msOfNs(ns(said.p10_ns)), p90: msOfNs(ns(said.p90_ns)) }
+}
+
+function ratioOrNull(ppm: number | null): Ratio | null {
+  return ppm === null ? null : ratioOfPpm(ppm)
+}
+
+// --- derived --------------------------------------------------------------------------------------------------------
+
+const Z90 = 1.2815515655446004 // standard normal quantile of 0.9, as in the aggregator's composer
+
+/** Sum over all launches; errors of one family fully correlated, families independent, as the aggregator does it. */
+export function kernelTime(config: Config): Estimate | null {
+  const families = new Map<string, { totalNs: number; spread: number }>()
+  for (const { taskId, durationNs, p90Ns, launchCount } of config.predicted ?? []) {
+    const family = config.results.get(taskId)
+    if (family === undefined || durationNs === null || durationNs <= 0) continue
+    const so = families.get(family) ?? { totalNs: 0, spread: 0 }
+    const totalNs = durationNs * launchCount
+    families.set(family, {
+      totalNs: so.totalNs + totalNs,
+      spread: so.spread + totalNs * Math.log((p90Ns ?? durationNs) / durationNs),
+    })
+  }
+  if (families.size === 0) return null
+  const rows = [...families.values()]
+  const totalNs = rows.reduce((sum, row) => sum + row.totalNs, 0)
+  const sigma = Math.sqrt(rows.reduce((sum, row) => sum + (row.spread / Z90) ** 2, 0)) / totalNs
+  return {
+    value: msOfNs(ns(totalNs)),
+    p10: msOfNs(ns(Math.round(totalNs * Math.exp(-Z90 * sigma)))),
+    p90: msOfNs(ns(Math.round(totalNs * Math.exp(Z90 * sigma)))),
+  }
+}
+
+/** Mean over the predicted steps of a phase; null where the trace has none. */
+export function meanStep(config: Config, phase: 'prefill' | 'decode'): Estimate | null {
+  const chosen = (config.steps ?? []).filter((step) => step.phase === phase)
+  if (chosen.length === 0) return null
+  const mean = (name: keyof Estimate): Ms =>
+    ms(chosen.reduce((sum, step) => sum + step.duration[name], 0) / chosen.length)
+  return { value: mean('value'), p10: mean('p10'), p90: mean('p90') }
+}
+
+export type Metric = 'kernel' | 'prefill' | 'decode' | 'ttft' | 'tpot'
+
+export const METRICS: readonly Metric[] = ['kernel', 'prefill', 'decode', 'ttft', 'tpot']
+
+export function metricOf(config: Config, metric: Metric): Estimate | null {
+  if (infeasible(config) !== '') return null
+  switch (metric) {
+    case 'kernel':
+      return kernelTime(config)
+    case 'prefill':
+    case 'decode':
+      return meanStep(config, metric)
+    case 'ttft':
+      return config.request?.ttft ?? null
+    case 'tpot':
+      return config.request?.tpot ?? null
+    default:
+      return unreachable(metric)
+  }
+}
+
+/** Why this metric has no number, where that is known. */
+export function reasonFor(run: Run, config: Config, metric: Metric): string {
+  if (infeasible(config) !== '') return infeasible(config)
+  if (config.request === null) {
+    return isOver(run) ? 'the run ended before this was predicted' : 'not predicted yet'
+  }
+  if (metric === 'ttft') return config.request.ttftReason
+  if (metric === 'tpot') return config.request.tpotReason
+  if (metric === 'prefill' || metric === 'decode') return `the trace has no pure ${metric} step`
+  return 'no kernel of this config has a result'
+}
+
+export const infeasible = (config: Config): string => config.request?.infeasible ?? ''
+
+export const requestedConfigs = (run: Run): readonly Config[] => run.configs.filter((config) => config.spec.is_requested)
+
+export const isOver = (run: Run): boolean => run.status !== 'running' && run.status !== 'unknown'
+
+/** Everything about this config has been said. */
+export const isPredicted = (config: Config): boolean => config.accuracy !== null
+
+/** Share of the tasks known so far that have a result; what is not traced yet is not in it. */
+export function progress(run: Run, config: Config): { readonly done: number; readonly total: number } {
+  return { done: config.results.size, total: run.trace.tasks.size }
+}
+
+/** The metric that answers the question best: TPOT, else TTFT, else the kernels' time. */
+export function headlineMetric(run: Run): Metric {
+  const configs = requestedConfigs(run)
+  const order: readonly Metric[] = ['tpot', 'ttft', 'kernel']
+  return order.find((metric) => configs.some((config) => metricOf(config, metric) !== null)) ?? 'tpot'
+}
