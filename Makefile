@@ -29,10 +29,11 @@ test-long:
 	@$(BIN)/python tests/run_all.py --long
 
 check:
-	@$(PYTHON) infra/setup.py run test
+	@$(PYTHON) infra/setup.py run test web
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/python infra/web.py check
 
 bench: setup
 	@$(PYTHON) infra/setup.py run test

@@ -61,7 +61,7 @@ _MENDABLE = (
 )
 
 _screen = Console(stderr=True)
-_out = Console(width=None if sys.stdout.isatty() else 110)
+_out = Console(width=None if sys.stdout.isatty() else 160)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
