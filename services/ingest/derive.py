@@ -47,7 +47,7 @@ from services.kernels.dtypes import bits_of, canonical_dtype
 Shape = tuple[int, ...]
 
 
-class CannotDerive(ValueError):  # noqa: N818 - said to a user
+class CannotDerive(ValueError):
     """Ops whose kernels need something the recording does not say."""
 
 
