@@ -21,9 +21,10 @@ ProgrammingClass = Literal["mma_sync", "wgmma", "tcgen05", "mfma"]
 """How tensor cores are programmed. A kernel written for one class does not run, or runs slowly, on another, so a trace
 says which work is done there but not which kernel a GPU of another class would use."""
 
-# The largest integer a JSON number carries exactly (2^53); no rate of a GPU comes near.
+# The largest integer a JSON number carries exactly (2^53); rates beyond it are whole teraFLOPS.
 _Positive = Annotated[int, Field(gt=0, lt=2**53)]
 _Rate = Annotated[int, Field(ge=0, lt=10**18)]  # 0 = the GPU lacks it
+_PositiveRate = Annotated[int, Field(gt=0, lt=10**18)]
 _FLOP_PER_S = ("fp64", "fp32", "tf32", "bf16", "fp8", "int8", "fp4")
 _TENSOR = ("tf32", "bf16", "fp8", "int8", "fp4")
 # Every NVIDIA GPU since Volta moves 64 B per clock between an SM and L2; the share a kernel reaches is calibrated.
@@ -50,9 +51,9 @@ class GpuSpec(Value):
     sm_count: _Positive  # AMD: compute units
     boost_hz: _Positive
     fp64_flop_per_s: _Rate  # without tensor cores
-    fp32_flop_per_s: _Positive  # without tensor cores
+    fp32_flop_per_s: _PositiveRate  # without tensor cores
     tf32_flop_per_s: _Rate
-    bf16_flop_per_s: _Positive  # and fp16
+    bf16_flop_per_s: _PositiveRate  # and fp16
     fp8_flop_per_s: _Rate
     int8_flop_per_s: _Rate
     fp4_flop_per_s: _Rate

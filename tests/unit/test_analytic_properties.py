@@ -236,7 +236,8 @@ def test_a_dtype_that_the_gpu_lacks_is_dequantised_and_said():
     assert "dtype_fallback" not in p.reasons_of(1)[0]
     assert p.p90_ns[0, 0] / p.p10_ns[0, 0] > 2
     bf16 = times([gemm(LONG)], [load_gpu("a100_sxm_80gb")])
-    assert p.duration_ns[0, 0] == pytest.approx(bf16[0, 0], rel=0.1)
+    # Arithmetic of bf16, operands of 8 bits: close to bf16 when compute-bound, and never slower than it.
+    assert 0.6 * bf16[0, 0] < p.duration_ns[0, 0] <= bf16[0, 0]
 
 
 def test_a_collective_over_pcie_says_that_the_link_was_not_measured():

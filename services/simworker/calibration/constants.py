@@ -83,7 +83,7 @@ def load_constants(folder: Traversable) -> Constants:
     whole = "\n".join(f"{name} {texts[name]}" for name in sorted(texts))
     rules = json.loads(texts.pop("rules"))
     return Constants(
-        forms={form: _form(json.loads(text)) for form, text in texts.items()},
+        forms={form: _with_derived(form, _form(json.loads(text)), rules) for form, text in texts.items()},
         candidates={name: tuple(tuple(c) for c in v["value"]) for name, v in rules["candidates"].items()},
         rules=rules,
         digest=hashlib.sha256(whole.encode()).hexdigest()[:16],
@@ -97,3 +97,19 @@ def _form(stored: dict[str, Any]) -> dict[str, dict[str, Group]]:
         }
         for variant, groups in stored["groups"].items()
     }
+
+
+def _with_derived(
+    form: str, variants: dict[str, dict[str, Group]], rules: Mapping[str, Any]
+) -> dict[str, dict[str, Group]]:
+    """With the groups of classes that were never measured: another class's constants, changed as rules.json says and
+    why.
+    """
+    for level, recipe in rules["derived"]["value"].items():
+        change = recipe.get(form)
+        for groups in variants.values():
+            if change is None or level in groups or recipe["from"] not in groups:
+                continue
+            parameters = {n: v * change["times"].get(n, 1) for n, v in groups[recipe["from"]].parameters.items()}
+            groups[level] = Group(level, {**parameters, **change["set"]}, tuple(change["sigmas"]))
+    return variants

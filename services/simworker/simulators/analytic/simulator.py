@@ -268,7 +268,8 @@ def form_and_variant(
     if family == Family.COLLECTIVE:
         own_kernel = library in {Library.CUSTOM_ALLREDUCE, Library.MULTIMEM}
         return "collective", "all_reduce:custom" if own_kernel else collective_name or "all_reduce"
-    return "rowwise", f"{family}:{kind}" if kind else str(family)
+    measured_alone = family in {Family.QUANTISE, Family.KV_WRITE}
+    return "rowwise", str(family) if measured_alone or not kind else f"{family}:{kind}"
 
 
 def _parts(work: WorkTable) -> list[_Part]:
