@@ -81,7 +81,7 @@ export function LogPane({ run }: { readonly run: Run }) {
             return (
               <div key={row.key} className={styles.line} style={{ transform: `translateY(${row.start}px)` }}>
                 <span className={styles.number}>{row.index + 1}</span>
-                <span className={styles.of}>{names.get(line?.configId ?? '')?.letter ?? '·'}</span>
+                <span className={styles.of}>{names.get(line?.configId ?? '')?.letter ?? 'src'}</span>
                 <span>{line?.text}</span>
               </div>
             )

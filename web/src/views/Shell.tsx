@@ -4,7 +4,7 @@ import { useState } from 'react'
 import { api, Refusal } from '../lib/api'
 import styles from './Shell.module.css'
 
-/** The frame of every page; where the token is missing it asks for it in place. */
+/** The frame of every page; where the token is missing it asks for it in place, and nothing else is asked before. */
 export function Shell() {
   const about = useQuery({ queryKey: ['about'], queryFn: api.about, staleTime: Infinity })
   const isDenied = about.error instanceof Refusal && about.error.status === 401
@@ -29,7 +29,7 @@ export function Shell() {
         <span className={styles.version}>{about.data && `v${about.data.version}`}</span>
       </header>
       <main id="main" tabIndex={-1} className={styles.main}>
-        {isDenied ? <Denied /> : <Outlet />}
+        {isDenied ? <Denied /> : !about.isPending && <Outlet />}
       </main>
     </>
   )
