@@ -21,11 +21,11 @@ web:
 	@$(BIN)/python infra/web.py build
 
 test:
-	@$(PYTHON) infra/setup.py run test
+	@$(PYTHON) infra/setup.py run test sass
 	@$(BIN)/python tests/run_all.py
 
 test-long:
-	@$(PYTHON) infra/setup.py run test
+	@$(PYTHON) infra/setup.py run test sass
 	@$(BIN)/python tests/run_all.py --long
 
 check:
@@ -36,7 +36,7 @@ check:
 	@$(BIN)/python infra/web.py check
 
 bench: setup
-	@$(PYTHON) infra/setup.py run test
+	@$(PYTHON) infra/setup.py run test sass
 	@$(BIN)/python -m tests.bench
 
 schemas: setup

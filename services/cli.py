@@ -33,6 +33,7 @@ from services.runtime.remote import RemoteEngine, ServerFile, left_token, read_s
 from services.runtime.settings import BadSetting, Settings
 from services.simworker.calibration.validate import InvalidPairs, validate
 from services.simworker.simulators.catalog import simulators
+from services.start import SASS_HELP, add_sass_arguments, sass
 from services.tables import gpu_table, run_table, sql_table, trace_summary, validation_table, what_if_text
 
 SAMPLES = {
@@ -140,6 +141,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("run", metavar="RUN")
     sub.add_argument("file", type=Path, metavar="FILE")
     sub.add_argument("--to", choices=("perfetto",), default="perfetto")
+
+    add_sass_arguments(command("sass", sass, SASS_HELP))
 
     sub = command("serve", _serve, "Serve the page, REST and WebSocket until interrupted; other commands then use it.")
     sub.add_argument("--host", default="127.0.0.1", help="who may connect: 127.0.0.1 is this machine alone")

@@ -166,6 +166,35 @@ def sql_table(names: Sequence[str], rows: Sequence[Report]) -> RenderableType:
     return table
 
 
+def sass_table(report: Report) -> RenderableType:
+    table = Table()
+    for name, justify in (("kernel", "left"), ("cycles", "right"), ("warp instr.", "right"), ("IPC", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for name in ("L1 hits", "L2 hits", "DRAM MB"):
+        table.add_column(name, justify="right")
+    for kernel in report["kernels"]:
+        if "error" in kernel:
+            table.add_row(kernel["file"], "–", "", "", "", "", "")
+            continue
+        moved = (kernel["dram_read_bytes"] + kernel["dram_write_bytes"]) / 1e6
+        table.add_row(
+            f"{kernel['name'][:48]} ({kernel['file']})",
+            "deadlock" if kernel["cycles"] is None else f"{kernel['cycles']:,}",
+            f"{kernel['warp_instructions']:,}",
+            "" if kernel["ipc"] is None else f"{kernel['ipc']:.2f}",
+            _share(kernel["l1_read_hits"], kernel["l1_read_sectors"]),
+            _share(kernel["l2_read_hits"], kernel["l2_read_sectors"]),
+            f"{moved:.2f}",
+        )
+    deadlocks = [kernel["deadlock"] for kernel in report["kernels"] if "deadlock" in kernel]
+    total = f"{report['cycles']:,} cycles without launch latency; {report['cpu_seconds']:.3f} CPU s"
+    return Group(table, *(Text(line) for line in (*report["warnings"], *deadlocks, total)))
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else ""
+
+
 def validation_table(rows: Sequence[Report]) -> RenderableType:
     table = Table(title="absolute error of predicted target times; cold rows are those that LLM serving looks like")
     names = ("op", "source", "target", "rows", "n", "median", "mean", "p90", "bias", "p10-p90", "roofline", "ratio")

@@ -33,8 +33,9 @@ SEAMS = {
     },
     "faust": {"services/aggregator/app.py"},
     "vllm": {"profiler_sdk/cascade_profiler/vllm.py"},
-    "rich": {"services/cli.py", "services/tables.py"},
+    "rich": {"services/cli.py", "services/start.py", "services/tables.py"},
     "scipy": {"services/simworker/calibration/fit.py"},
+    "numba": {"services/simworker/simulators/sass/jit.py"},
 }
 # Only the composition of one process knows several services: the pipeline, its what-if and its front.
 COMPOSITION = {
@@ -43,11 +44,13 @@ COMPOSITION = {
     "services/runtime/local.py",
     "services/runtime/served.py",
     "services/cli.py",
+    "services/start.py",
 }
 # Shells look at the clock or at the environment; what decides does not.
 SHELLS = {
     "services/__init__.py",
     "services/cli.py",
+    "services/start.py",
     "services/runtime/embedded.py",
     "services/runtime/eventlog.py",
     "services/runtime/artifacts.py",

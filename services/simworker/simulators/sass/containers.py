@@ -1,0 +1,168 @@
+"""The bodies of trace files as blocks of text lines: plain, xz, `.tracez`, or the tracer's raw interleaved output."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import zstandard
+
+from services.simworker.simulators.sass.header import KernelHeader, read_header
+from services.simworker.simulators.sass.kernelslist import BadTrace
+
+BLOCK_BYTES = 1 << 22  # per block: large beside a call, small beside memory
+
+Opened = tuple[KernelHeader, int, Iterator[bytes]]
+"""A header, how many lines it took, and the rest in blocks of any cut."""
+
+
+def open_kernel(path: Path) -> Opened:
+    name = path.name
+    if name.endswith(".tracez"):
+        return _open_tracez(path)
+    if not name.endswith((".traceg", ".traceg.xz", ".trace", ".trace.xz")):
+        raise BadTrace(f"{name}: is neither .traceg, .traceg.xz, .tracez nor a raw .trace")
+    if name.endswith(".xz"):
+        stream: BinaryIO = cast("BinaryIO", lzma.open(path))  # noqa: SIM115 - closed by the generator that reads it
+    else:
+        stream = path.open("rb")
+    try:
+        header, line_count = read_header(_header_lines(stream, name), name)
+    except BaseException:
+        stream.close()
+        raise
+    blocks = _blocks(stream, name)
+    return header, line_count, _regrouped(blocks, header, name) if ".traceg" not in name else blocks
+
+
+def _header_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """Lines as they are asked for; a name of a megabyte is none."""
+    while True:
+        try:
+            line = stream.readline(1 << 20)
+        except (lzma.LZMAError, EOFError) as error:
+            raise BadTrace(f"{name}: its compressed data is broken or cut ({error})") from error
+        if not line:
+            return
+        yield line
+
+
+def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    with stream:
+        while True:
+            try:
+                block = stream.read(BLOCK_BYTES)
+            except (lzma.LZMAError, EOFError) as error:
+                raise BadTrace(f"{name}: its compressed data is broken or cut ({error})") from error
+            if not block:
+                return
+            yield block
+
+
+# --- raw ----------------------------------------------------------------------------------------------------------
+
+
+def _regrouped(blocks: Iterator[bytes], header: KernelHeader, name: str) -> Iterator[bytes]:
+    """Lines of all warps in arrival order -> by thread block and warp, as the post-processor writes them.
+
+    The whole kernel has to be in memory, as it has for Accel-Sim's own tool: only its last line completes a warp.
+    """
+    prefix_count = 11 if header.tracer_version >= 6 else 4
+    warps: dict[tuple[int, ...], list[bytes]] = {}
+    places: dict[tuple[int, ...], bytes] = {}
+    lines = io.BytesIO(b"".join(blocks)).readlines()
+    for offset, line in enumerate(lines):
+        if not line.strip() or line.startswith((b"#", b"-")):
+            continue
+        words = line.split(maxsplit=prefix_count)
+        if len(words) <= prefix_count or not all(word.isdigit() for word in words[:prefix_count]):
+            raise BadTrace(f"{name}: line {offset + 1} of its body does not begin with {prefix_count} numbers")
+        x, y, z, warp, *cluster = map(int, words[:prefix_count])
+        warps.setdefault((z, y, x, warp), []).append(words[prefix_count])
+        if cluster:
+            cx, cy, cz, ax, ay, az, rank = cluster
+            places[z, y, x] = (
+                f"cluster id = {cx},{cy},{cz}\ncluster cta = {ax},{ay},{az}\ncluster rank = {rank}\n".encode()
+            )
+    open_cta: tuple[int, ...] | None = None
+    for key in sorted(warps):
+        z, y, x, warp = key
+        if open_cta != key[:3]:
+            if open_cta is not None:
+                yield b"#END_TB\n"
+            open_cta = key[:3]
+            yield b"#BEGIN_TB\nthread block = %d,%d,%d\n" % (x, y, z) + places.get(open_cta, b"")
+        body = warps.pop(key)
+        yield b"warp = %d\ninsts = %d\n" % (warp, len(body)) + b"".join(body)
+    if open_cta is not None:
+        yield b"#END_TB\n"
+
+
+# --- tracez -------------------------------------------------------------------------------------------------------
+
+_CTA = struct.Struct("<11I")
+_COUNT = struct.Struct("<II")
+_WARP = struct.Struct("<IIQ")
+
+
+def _open_tracez(path: Path) -> Opened:
+    name = path.name
+    if not path.is_file():
+        raise BadTrace(f"{name}: a .tracez needs seeks, which only a file allows")
+    stream = path.open("rb")
+    try:
+        start = stream.read(1 << 20)
+        end = start.find(b"\0")
+        if end < 0:
+            raise BadTrace(f"{name}: has no NUL after its header; it was cut or is no .tracez")
+        header, line_count = read_header([*start[:end].splitlines(), b"#"], name)
+        return header, line_count, _tracez_blocks(stream, end + 1, name)
+    except BaseException:
+        stream.close()
+        raise
+
+
+def _tracez_blocks(stream: BinaryIO, at: int, name: str) -> Iterator[bytes]:
+    """Every thread block's lines, as the text format has them. The index says where each warp lies."""
+    with stream:
+        try:
+            stream.seek(at)
+            dictionary_bytes, _ = _COUNT.unpack(stream.read(8))
+            dictionary = stream.read(dictionary_bytes)
+            unpack = zstandard.ZstdDecompressor(
+                dict_data=zstandard.ZstdCompressionDict(dictionary) if dictionary else None,
+                max_window_size=1 << 27,
+            )
+            file_bytes = stream.seek(0, 2)
+            stream.seek(file_bytes - 8)
+            (index_at,) = struct.unpack("<Q", stream.read(8))
+            if index_at > file_bytes - 12:
+                raise BadTrace(f"{name}: its index is said to be at byte {index_at} of {file_bytes}; the file was cut")
+            stream.seek(index_at)
+            (cta_count,) = struct.unpack("<I", stream.read(4))
+            for _ in range(cta_count):
+                x, y, z, cx, cy, cz, ax, ay, az, rank, warp_count = _CTA.unpack(stream.read(_CTA.size))
+                warps = []
+                for _ in range(warp_count):
+                    count, parts, offset = _WARP.unpack(stream.read(_WARP.size))
+                    stream.seek(4 * parts, 1)
+                    warps.append((count, parts, offset))
+                resume = stream.tell()
+                yield (
+                    f"#BEGIN_TB\nthread block = {x},{y},{z}\ncluster id = {cx},{cy},{cz}\n"
+                    f"cluster cta = {ax},{ay},{az}\ncluster rank = {rank}\n"
+                ).encode()
+                for warp, (count, parts, offset) in enumerate(warps):
+                    yield b"warp = %d\ninsts = %d\n" % (warp, count)
+                    stream.seek(offset + 8)
+                    for _ in range(parts):
+                        (size,) = struct.unpack("<I", stream.read(4))
+                        yield unpack.decompress(stream.read(size), max_output_size=1 << 28) + b"\n"
+                yield b"#END_TB\n"
+                stream.seek(resume)
+        except (struct.error, zstandard.ZstdError) as error:
+            raise BadTrace(f"{name}: its container is broken or cut ({error})") from error

@@ -1,0 +1,764 @@
+"""The event-driven simulator, compiled: issue slot by issue slot, with memory requests followed to their end at issue.
+
+Cycle numbers below count from a kernel's first. What an instruction passes, as Accel-Sim has it: issue (t) → operand
+collector (t+1) → register banks → dispatch (t+2) → pipe (t+3) → write back, so that a dependent one may issue at
+t + latency + 5; two sources in one register bank cost a cycle more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.simworker.simulators.sass.jit import compiled, inlined, signed
+from services.simworker.simulators.sass.lines import (
+    BYPASSES_L1,
+    CLASS_MASK,
+    DST_SHIFT,
+    HAS_ACCESS,
+    IMMEDIATE_SHIFT,
+    REGISTER_BITS,
+    REGISTER_MASK,
+    SRC_SHIFT,
+)
+from services.simworker.simulators.sass.opcodes import (
+    ATOMIC,
+    BAR,
+    BULK_LOAD,
+    BULK_STORE,
+    DEPBAR,
+    EXIT,
+    LDGDEPBAR,
+    LDGSTS,
+    LOAD,
+    MBARRIER_WAIT,
+    MEMBAR,
+    SHARED_LOAD,
+    SHARED_STORE,
+    STORE,
+)
+from services.simworker.simulators.sass.state import (
+    DEPTH,
+    L1,
+    L2,
+    MEMORY_PIPE,
+    PIPE_COUNT,
+    UNIT,
+    WINDOW_CYCLES,
+    WINDOW_SHIFT,
+    WINDOWS,
+    Calendars,
+    Code,
+    Fixed,
+    Numbers,
+)
+
+# Slots of `told`.
+CYCLES: Final = 0
+INSTRUCTIONS: Final = 1
+L1_READS: Final = 2
+L1_READ_HITS: Final = 3
+L1_WRITES: Final = 4
+L2_READS: Final = 5
+L2_READ_HITS: Final = 6
+L2_WRITES: Final = 7
+L2_WRITE_HITS: Final = 8
+DRAM_READS: Final = 9
+DRAM_WRITES: Final = 10
+SHARED_ACCESSES: Final = 11
+BANK_CONFLICTS: Final = 12  # cycles beyond one per access
+WARP_CYCLES: Final = 13  # of resident warps
+ACTIVE_CYCLES: Final = 14  # of SMs with a warp
+STALL_MEMORY: Final = 15  # cycles of schedulers without an issue, by what the next warp waited for
+STALL_DEPENDENCY: Final = 16
+STALL_PIPE: Final = 17
+STALL_BARRIER: Final = 18
+PARKED_WARPS: Final = 19  # at a barrier when nothing could go on: a deadlock
+LIVE_WARPS: Final = 20
+DONE_CTAS: Final = 21
+PIPE_BUSY: Final = 22  # PIPE_COUNT + 1 entries: cycles that sub-cores' pipes were held
+TOLD_SIZE: Final = PIPE_BUSY + PIPE_COUNT + 1
+
+WHEEL: Final = 4096  # cycles ahead that a scheduler's next look can lie; farther ones look once more in between
+NEVER: Final = 1 << 62
+
+IDLE: Final = 0
+RUNNING: Final = 1
+PARKED: Final = 2
+
+WARPS_FETCHED_PER_CYCLE: Final = 4
+FIRST_ISSUE: Final = 2  # cycles from a CTA's launch to its first instruction
+WRITE_BACK: Final = 2  # cycles from a pipe's last stage to the scoreboard
+L1_TO_REGISTER: Final = 2  # cycles from a line's fill to the scoreboard
+LAST_CYCLES: Final = 2  # from the last warp's end to the kernel's
+NEXT_CTA: Final = 1
+
+
+@inlined
+def _take(calendars: Calendars, row: int, time: int, cost: int) -> int:
+    """The first time from `time` on at which the resource is free for `cost`; it is taken."""
+    capacity = WINDOW_CYCLES * UNIT
+    window = time >> WINDOW_SHIFT
+    first = window
+    while True:
+        slot = window & (WINDOWS - 1)
+        if calendars.window[row, slot] != window:
+            calendars.window[row, slot] = window
+            calendars.fill[row, slot] = 0
+            calendars.skip[row, slot] = window
+            break
+        onward = calendars.skip[row, slot]
+        if onward == window:
+            break
+        window = onward
+    # Shorten the way for whoever comes next.
+    while first != window:
+        slot = first & (WINDOWS - 1)
+        onward = calendars.skip[row, slot]
+        calendars.skip[row, slot] = window
+        first = onward
+    slot = window & (WINDOWS - 1)
+    fill = calendars.fill[row, slot]
+    calendars.fill[row, slot] = fill + cost
+    if fill + cost >= capacity:
+        # What does not fit into this window is the next one's.
+        over = fill + cost - capacity
+        calendars.skip[row, slot] = window + 1
+        nxt = (window + 1) & (WINDOWS - 1)
+        if calendars.window[row, nxt] != window + 1:
+            calendars.window[row, nxt] = window + 1
+            calendars.fill[row, nxt] = 0
+            calendars.skip[row, nxt] = window + 1
+        calendars.fill[row, nxt] += over
+    return signed(max(time, (window << WINDOW_SHIFT) + fill // UNIT))
+
+
+@inlined
+def _slice_of(n: Numbers, sector: int) -> tuple[int, int]:
+    """(slice, line within the slice)."""
+    rest = sector >> 3  # 256 B, the stride of channels
+    channel = rest % n.channels
+    above = rest // n.channels
+    if n.slices_per_channel == 1:
+        return channel, above * 2 + ((sector >> 2) & 1)
+    if n.slice_bit < 8:
+        part = (sector >> (n.slice_bit - 5)) & (n.slices_per_channel - 1)
+        line = above
+    else:
+        part = (above >> (n.slice_bit - 8)) & (n.slices_per_channel - 1)
+        line = (above >> 1) * 2 + ((sector >> 2) & 1)
+    index = channel * n.slices_per_channel + part
+    if n.hash_bits > 0:
+        # The address bits above, as a polynomial modulo a primitive one, spread strides over all slices (Rau 1991).
+        bits = n.hash_bits
+        polynomial = 0b100101 if bits == 5 else 0b1000011 if bits == 6 else 0b10011 if bits == 4 else (1 << bits) | 3
+        high = sector >> (3 + bits)
+        remainder = 0
+        for bit in range(30, -1, -1):
+            remainder = (remainder << 1) | ((high >> bit) & 1)
+            if remainder >> bits:
+                remainder ^= polynomial
+        index ^= remainder
+    return index, line
+
+
+@inlined
+def _dram(n: Numbers, calendars: Calendars, index: int, time: int) -> int:
+    """When a sector's data leaves DRAM; the channel's bus is taken."""
+    row = n.channels * n.slices_per_channel + index // n.slices_per_channel
+    return _take(calendars, row, time, n.dram_cost) + n.dram_latency
+
+
+@inlined
+def _l2(
+    n: Numbers, l2: L2, calendars: Calendars, told: NDArray[np.int64], sector: int, time: int, is_write: bool
+) -> int:
+    """When a slice has the data, or has taken the write."""
+    index, line_in_slice = _slice_of(n, sector)
+    time = _take(calendars, index, time, n.slice_cost)
+    tag = (sector >> 2) + 1
+    part = sector & 3
+    set_index = (line_in_slice ^ (line_in_slice // n.l2_sets)) % n.l2_sets
+    tags = l2.tags[index, set_index]
+    used = l2.used[index, set_index]
+    way = -1
+    victim = 0
+    oldest = NEVER
+    for candidate in range(n.l2_ways):
+        if tags[candidate] == tag:
+            way = candidate
+            break
+        if used[candidate] < oldest:
+            oldest = used[candidate]
+            victim = candidate
+    if is_write:
+        told[L2_WRITES] += 1
+    else:
+        told[L2_READS] += 1
+    if way >= 0 and l2.fills[index, set_index, way, part] != 0:
+        used[way] = time
+        if is_write:
+            told[L2_WRITE_HITS] += 1
+            l2.dirty[index, set_index, way] |= 1 << part
+            return time
+        told[L2_READ_HITS] += 1
+        return signed(max(time, l2.fills[index, set_index, way, part]))
+    if way < 0:
+        way = victim
+        if l2.dirty[index, set_index, way] != 0:
+            for other in range(4):
+                if l2.dirty[index, set_index, way] >> other & 1:
+                    told[DRAM_WRITES] += 1
+                    _dram(n, calendars, index, time)
+            l2.dirty[index, set_index, way] = 0
+        tags[way] = tag
+        for other in range(4):
+            l2.fills[index, set_index, way, other] = 0
+    used[way] = time
+    if is_write:
+        # A written sector is not fetched first.
+        l2.dirty[index, set_index, way] |= 1 << part
+        l2.fills[index, set_index, way, part] = time
+        return time
+    entry = l2.next_mshr[index]
+    l2.next_mshr[index] = entry + 1 if entry + 1 < n.l2_mshrs else 0
+    time = max(time, l2.mshrs[index, entry])
+    told[DRAM_READS] += 1
+    ready = _dram(n, calendars, index, time)
+    l2.mshrs[index, entry] = ready
+    l2.fills[index, set_index, way, part] = ready
+    return signed(ready)
+
+
+@inlined
+def _l1_way(n: Numbers, l1: L1, sm: int, line: int, time: int) -> int:
+    """The way that holds a line, allocated where none does."""
+    buckets = l1.buckets.shape[1]
+    bucket = (line ^ (line >> 9)) & (buckets - 1)
+    way = l1.buckets[sm, bucket] - 1
+    while way >= 0:
+        if l1.tags[sm, way] == line + 1:
+            l1.used[sm, way] = time
+            return signed(way)
+        way = l1.chain[sm, way] - 1
+    set_index = line % n.l1_sets
+    if l1.occupied[sm, set_index] < n.l1_ways:
+        way = set_index * n.l1_ways + l1.occupied[sm, set_index]
+        l1.occupied[sm, set_index] += 1
+    else:
+        way = set_index * n.l1_ways
+        for candidate in range(way, (set_index + 1) * n.l1_ways):
+            if l1.used[sm, candidate] < l1.used[sm, way]:
+                way = candidate
+        old = l1.tags[sm, way] - 1
+        old_bucket = (old ^ (old >> 9)) & (buckets - 1)
+        if l1.buckets[sm, old_bucket] == way + 1:
+            l1.buckets[sm, old_bucket] = l1.chain[sm, way]
+        else:
+            before = l1.buckets[sm, old_bucket] - 1
+            while l1.chain[sm, before] != way + 1:
+                before = l1.chain[sm, before] - 1
+            l1.chain[sm, before] = l1.chain[sm, way]
+        for part in range(4):
+            l1.fills[sm, way, part] = 0
+    l1.tags[sm, way] = line + 1
+    l1.used[sm, way] = time
+    l1.chain[sm, way] = l1.buckets[sm, bucket]
+    l1.buckets[sm, bucket] = way + 1
+    return signed(way)
+
+
+@compiled
+def access_global(
+    n: Numbers,
+    l1: L1,
+    l2: L2,
+    calendars: Calendars,
+    memory: NDArray[np.uint64],
+    at: int,
+    sm: int,
+    start: int,
+    kind: int,
+    bypasses: bool,
+    told: NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """A warp's access: (when all data or acknowledgements are back, last cycle in the load-store unit, next word)."""
+    runs = signed(memory[at])
+    cycle = start
+    done = start
+    banks_used = signed(0)
+    is_write = kind in (STORE, BULK_STORE)
+    reply_row = n.channels * (n.slices_per_channel + 1) + sm
+    for run in range(runs, 0, -1):
+        word = memory[at + run]
+        first = signed(word >> np.uint64(8))
+        count = signed(word & np.uint64(0xFF))
+        for sector in range(first + count - 1, first - 1, -1):
+            if bypasses:
+                if banks_used != 0:
+                    cycle += 1
+                banks_used = 1
+                sent = max(cycle, l1.port_free[sm])
+                l1.port_free[sm] = sent + 1
+                ready = _l2(n, l2, calendars, told, sector, sent + n.request_latency, is_write)
+                back = _take(calendars, reply_row, ready + 1, n.reply_cost) + n.reply_latency - 1
+                done = max(done, back + (0 if is_write else L1_TO_REGISTER))
+                continue
+            bank = signed(1) << (sector % n.l1_banks)
+            if banks_used & bank:
+                cycle += 1
+                banks_used = 0
+            banks_used |= bank
+            tag_time = max(cycle + n.l1_latency, l1.stalled_until[sm])
+            line = sector >> 2
+            part = sector & 3
+            way = _l1_way(n, l1, sm, line, tag_time)
+            if is_write:
+                told[L1_WRITES] += 1
+                if l1.fills[sm, way, part] == 0:
+                    l1.fills[sm, way, part] = tag_time
+            else:
+                told[L1_READS] += 1
+                fill = l1.fills[sm, way, part]
+                if fill != 0:
+                    told[L1_READ_HITS] += 1
+                    done = max(done, tag_time if fill <= tag_time else fill + L1_TO_REGISTER)
+                    continue
+                entry = l1.next_mshr[sm]
+                l1.next_mshr[sm] = entry + 1 if entry + 1 < n.l1_mshrs else 0
+                tag_time = max(tag_time, l1.mshrs[sm, entry])
+            sent = max(tag_time + 1, l1.port_free[sm])
+            l1.port_free[sm] = sent + 1
+            l1.stalled_until[sm] = max(l1.stalled_until[sm], sent - n.l1_miss_queue)
+            # The queue in front of L1 holds a cycle's accesses per stage; when it is full, the unit waits.
+            cycle = max(cycle, l1.stalled_until[sm] - n.l1_latency * n.l1_banks)
+            ready = _l2(n, l2, calendars, told, sector, sent + n.request_latency, is_write)
+            back = _take(calendars, reply_row, ready + 1, n.reply_cost) + n.reply_latency - 1
+            if is_write:
+                done = max(done, back)
+            else:
+                l1.mshrs[sm, entry] = back
+                l1.fills[sm, way, part] = back
+                done = max(done, back + L1_TO_REGISTER)
+    return done, cycle, at + runs + 1
+
+
+@compiled
+def simulate(
+    n: Numbers,
+    fixed: Fixed,
+    code: Code,
+    l1: L1,
+    l2: L2,
+    calendars: Calendars,
+    base: int,
+    resident: int,
+    width: int,
+    told: NDArray[np.int64],
+) -> bool:
+    """Runs a kernel from the cycle `base` on; False if it cannot end. `told` gets the statistics."""
+    schedulers = n.schedulers
+    warps_per_sm = n.warps_per_sm
+    scheduler_count = n.sm_count * schedulers
+    warp_count = n.sm_count * warps_per_sm
+    instructions = code.instructions
+    cta_total = len(code.cta_warp) - 1
+
+    status = np.zeros(warp_count, np.uint8)
+    pc = np.zeros(warp_count, np.int64)
+    end = np.zeros(warp_count, np.int64)
+    memory_at = np.zeros(warp_count, np.int64)
+    ready = np.zeros(warp_count, np.int64)
+    pipe_of = np.zeros(warp_count, np.int64)
+    born = np.zeros(warp_count, np.int64)
+    started = np.zeros(warp_count, np.int64)
+    last_back = np.zeros(warp_count, np.int64)  # of stores and loads without a register
+    memory_bound = np.zeros(warp_count, np.int64)
+    registers = np.zeros((warp_count, 258), np.int64)
+    from_memory = np.zeros((warp_count, 258), np.uint8)
+    group_open = np.zeros(warp_count, np.int64)  # fill time of the copies since the last LDGDEPBAR
+    group_count = np.zeros(warp_count, np.int64)
+    group_fill = np.zeros((warp_count, DEPTH), np.int64)  # running maximum per group
+    cta_slot = np.zeros(warp_count, np.int64)
+
+    slots = n.sm_count * resident
+    cta_live = np.zeros(slots, np.int64)
+    cta_arrived = np.zeros(slots, np.int64)
+    cta_first = np.zeros(slots, np.int64)
+    cta_warps = np.zeros(slots, np.int64)
+    cta_bulk = np.zeros(slots, np.int64)
+    sm_live = np.zeros(n.sm_count, np.int64)
+    sm_since = np.zeros(n.sm_count, np.int64)
+    highest = np.zeros(n.sm_count, np.int64)
+
+    id_free = np.zeros((scheduler_count, PIPE_COUNT + 1), np.int64)
+    ex_free = np.zeros((scheduler_count, PIPE_COUNT + 1), np.int64)
+    unit_free = np.zeros((scheduler_count, PIPE_COUNT + 1), np.int64)
+    collector_free = np.zeros((scheduler_count, n.collectors), np.int64)
+    bank_free = np.zeros((scheduler_count, n.register_banks), np.int64)  # half cycles
+    unit_of_memory = np.zeros(n.sm_count, np.int64)
+    last_issued = np.full(scheduler_count, -1, np.int64)
+    look = np.full(scheduler_count, NEVER, np.int64)
+
+    words = (scheduler_count + 63) >> 6
+    wheel = np.zeros((WHEEL, words), np.uint64)
+    waiting = 0  # schedulers in the wheel
+    next_cta = 0
+    births = 0
+    now = base
+    last_end = base
+    launch_queue = np.empty(slots, np.int64)
+    launch_time = np.empty(slots, np.int64)
+    launches = 0
+    # One CTA per SM and cycle, SM by SM, until all are full.
+    for round_ in range(resident):
+        for sm in range(n.sm_count):
+            if next_cta + launches < cta_total:
+                launch_queue[launches] = sm * resident + round_
+                launch_time[launches] = base + round_
+                launches += 1
+
+    while True:
+        # --- CTAs that have a place
+        for launch in range(launches):
+            slot = launch_queue[launch]
+            time = launch_time[launch]
+            sm = slot // resident
+            first_warp = code.cta_warp[next_cta]
+            count = code.cta_warp[next_cta + 1] - first_warp
+            next_cta += 1
+            first = sm * warps_per_sm + (slot % resident) * width
+            cta_first[slot] = first
+            cta_warps[slot] = count
+            cta_live[slot] = count
+            cta_arrived[slot] = 0
+            cta_bulk[slot] = 0
+            if sm_live[sm] == 0:
+                sm_since[sm] = time
+            sm_live[sm] += count
+            highest[sm] = max(highest[sm], (slot % resident) * width + count)
+            for offset in range(count):
+                warp = first + offset
+                begin = code.warp_start[first_warp + offset]
+                pc[warp] = begin
+                end[warp] = code.warp_start[first_warp + offset + 1]
+                memory_at[warp] = code.warp_memory[first_warp + offset]
+                status[warp] = RUNNING
+                cta_slot[warp] = slot
+                ready[warp] = time + FIRST_ISSUE + offset // WARPS_FETCHED_PER_CYCLE
+                started[warp] = time
+                last_back[warp] = 0
+                group_open[warp] = 0
+                group_count[warp] = 0
+                memory_bound[warp] = 0
+                born[warp] = births
+                births += 1
+                kind = signed(instructions[begin] & np.uint64(CLASS_MASK)) if begin < end[warp] else EXIT
+                pipe_of[warp] = _pipe(kind)
+                scheduler = sm * schedulers + (warp - sm * warps_per_sm) % schedulers
+                waiting += _look_at(look, wheel, scheduler, ready[warp], now)
+        launches = 0
+        if waiting == 0:
+            break
+
+        # --- the next cycle that anyone looks at
+        position = now & (WHEEL - 1)
+        for word in range(words):
+            while wheel[position, word] != 0:
+                bits = wheel[position, word]
+                low = bits & (~bits + np.uint64(1))
+                wheel[position, word] = bits ^ low
+                scheduler = (word << 6) + _bit_index(low)
+                look[scheduler] = NEVER
+                waiting -= 1
+                sm = scheduler // schedulers
+                first = sm * warps_per_sm
+                # --- choose a warp
+                chosen = -1
+                best = NEVER
+                later = NEVER
+                blocked = -1
+                parked = False
+                span = highest[sm]
+                last = last_issued[scheduler]
+                for local in range(scheduler % schedulers, span, schedulers):
+                    warp = first + local
+                    if status[warp] != RUNNING:
+                        parked = parked or status[warp] == PARKED
+                        continue
+                    time = max(ready[warp], id_free[scheduler, pipe_of[warp]])
+                    if time > now:
+                        if time < later:
+                            later = time
+                            blocked = warp
+                        continue
+                    if n.is_greedy:
+                        key = signed(-1) if local == last else born[warp]
+                    else:
+                        key = local - last - 1
+                        if key < 0:
+                            key += warps_per_sm
+                    if key < best:
+                        if chosen >= 0:
+                            later = now + 1
+                        best = key
+                        chosen = warp
+                    else:
+                        later = now + 1
+                if chosen < 0:
+                    if later == NEVER:
+                        continue
+                    idle = later - now
+                    if ready[blocked] <= now:
+                        told[STALL_PIPE] += idle
+                    elif memory_bound[blocked]:
+                        told[STALL_MEMORY] += idle
+                    elif parked:
+                        told[STALL_BARRIER] += idle
+                    else:
+                        told[STALL_DEPENDENCY] += idle
+                    waiting += _look_at(look, wheel, scheduler, later, now)
+                    continue
+
+                # --- issue
+                warp = chosen
+                slot = cta_slot[warp]
+                last_issued[scheduler] = warp - first
+                ended = pc[warp] >= end[warp]
+                done = now + 1
+                next_ready = now + 1
+                if not ended:
+                    record = instructions[pc[warp]]
+                    pc[warp] += 1
+                    told[INSTRUCTIONS] += 1
+                    kind = signed(record & np.uint64(CLASS_MASK))
+                    pipe = _pipe(kind)
+                    destination = signed(record >> np.uint64(DST_SHIFT)) & REGISTER_MASK
+                    # operand collector
+                    unit = 0
+                    for other in range(1, n.collectors):
+                        if collector_free[scheduler, other] < collector_free[scheduler, unit]:
+                            unit = other
+                    collected = max(now + 1, collector_free[scheduler, unit])
+                    half = 2 * collected + 1
+                    sources = signed(record >> np.uint64(SRC_SHIFT))
+                    s0 = sources & REGISTER_MASK
+                    s1 = (sources >> REGISTER_BITS) & REGISTER_MASK
+                    s2 = (sources >> (2 * REGISTER_BITS)) & REGISTER_MASK
+                    s3 = (sources >> (3 * REGISTER_BITS)) & REGISTER_MASK
+                    if s0 != 0:
+                        half = max(half, _read(bank_free, scheduler, s0 % n.register_banks, collected))
+                    if s1 not in (0, s0):
+                        half = max(half, _read(bank_free, scheduler, s1 % n.register_banks, collected))
+                    if s2 not in (0, s0, s1):
+                        half = max(half, _read(bank_free, scheduler, s2 % n.register_banks, collected))
+                    if s3 not in (0, s0, s1, s2):
+                        half = max(half, _read(bank_free, scheduler, s3 % n.register_banks, collected))
+                    dispatched = max((half + 1) >> 1, ex_free[scheduler, pipe])
+                    collector_free[scheduler, unit] = dispatched
+                    id_free[scheduler, pipe] = collected
+                    is_memory = False
+                    if pipe != MEMORY_PIPE:
+                        entered = max(dispatched + 1, unit_free[scheduler, pipe])
+                        latency = fixed.latency[pipe]
+                        initiation = fixed.initiation[pipe]
+                        if kind in (EXIT, BAR):
+                            latency = 1
+                            initiation = 1
+                        unit_free[scheduler, pipe] = entered + initiation
+                        ex_free[scheduler, pipe] = entered
+                        told[PIPE_BUSY + pipe] += initiation
+                        done = entered + latency + WRITE_BACK
+                    else:
+                        is_memory = True
+                        begun = max(dispatched + 1, unit_of_memory[sm])
+                        ex_free[scheduler, pipe] = begun
+                        last_cycle = begun
+                        done = begun
+                        if signed(record >> np.uint64(56)) & 1:
+                            at = memory_at[warp]
+                            if kind in (SHARED_LOAD, SHARED_STORE):
+                                conflict = signed(code.memory[at])
+                                memory_at[warp] = at + 1
+                                told[SHARED_ACCESSES] += 1
+                                told[BANK_CONFLICTS] += conflict - 1
+                                last_cycle = begun + conflict - 1
+                                done = last_cycle + n.shared_latency + 1 if kind == SHARED_LOAD else last_cycle
+                            else:
+                                bypasses = (signed(record >> np.uint64(57)) & 1) == 1 or n.skips_l1 == 1
+                                done, last_cycle, memory_at[warp] = access_global(
+                                    n, l1, l2, calendars, code.memory, at, sm, begun, kind, bypasses, told
+                                )
+                        unit_of_memory[sm] = last_cycle + 1
+                        told[PIPE_BUSY + pipe] += last_cycle - begun + 1
+                    if destination != 0:
+                        registers[warp, destination] = done
+                        from_memory[warp, destination] = is_memory
+                    if kind == LDGSTS:
+                        group_open[warp] = max(group_open[warp], done)
+                        last_back[warp] = max(last_back[warp], done)
+                    elif kind == LDGDEPBAR:
+                        count = group_count[warp]
+                        before = group_fill[warp, (count - 1) & (DEPTH - 1)] if count > 0 else 0
+                        group_fill[warp, count & (DEPTH - 1)] = max(before, group_open[warp])
+                        group_count[warp] = count + 1
+                        group_open[warp] = 0
+                    elif kind == DEPBAR:
+                        newest = signed(record >> np.uint64(IMMEDIATE_SHIFT)) & 31
+                        if group_count[warp] > newest:
+                            next_ready = max(
+                                next_ready, group_fill[warp, (group_count[warp] - newest - 1) & (DEPTH - 1)]
+                            )
+                    elif kind == MEMBAR:
+                        for register in range(258):
+                            next_ready = max(next_ready, registers[warp, register])
+                        next_ready = max(next_ready, last_back[warp])
+                    elif kind == ATOMIC:
+                        next_ready = max(next_ready, done)
+                        last_back[warp] = max(last_back[warp], done)
+                    elif kind == BULK_LOAD:
+                        cta_bulk[slot] = max(cta_bulk[slot], done)
+                        last_back[warp] = max(last_back[warp], done)
+                    elif kind == MBARRIER_WAIT:
+                        next_ready = max(next_ready, cta_bulk[slot])
+                    elif kind == BAR:
+                        status[warp] = PARKED
+                        cta_arrived[slot] += 1
+                        last_back[warp] = max(last_back[warp], done)
+                    else:
+                        last_back[warp] = max(last_back[warp], done)
+                    ended = pc[warp] >= end[warp]
+                    if not ended:
+                        record = instructions[pc[warp]]
+                        kind = signed(record & np.uint64(CLASS_MASK))
+                        pipe_of[warp] = _pipe(kind)
+                        bound = signed(0)
+                        fields = signed(record >> np.uint64(DST_SHIFT))
+                        for _ in range(5):
+                            register = fields & REGISTER_MASK
+                            fields >>= REGISTER_BITS
+                            if register != 0 and registers[warp, register] > next_ready:
+                                next_ready = registers[warp, register]
+                                bound = signed(from_memory[warp, register])
+                        memory_bound[warp] = bound
+                        ready[warp] = next_ready
+                        if status[warp] == RUNNING:
+                            later = min(later, max(next_ready, id_free[scheduler, pipe_of[warp]]))
+
+                wake = False
+                if ended:
+                    finish = max(done, last_back[warp])
+                    for register in range(1, 258):
+                        finish = max(finish, registers[warp, register])
+                    status[warp] = IDLE
+                    told[WARP_CYCLES] += finish - started[warp]
+                    cta_live[slot] -= 1
+                    sm_live[sm] -= 1
+                    last_end = max(last_end, finish)
+                    ready[warp] = finish
+                    if cta_live[slot] == 0:
+                        # Its place is free when all its warps are through: they may end in any order.
+                        freed = finish
+                        for offset in range(cta_warps[slot]):
+                            freed = max(freed, ready[cta_first[slot] + offset])
+                        told[DONE_CTAS] += 1
+                        if sm_live[sm] == 0:
+                            told[ACTIVE_CYCLES] += freed - sm_since[sm]
+                        if next_cta + launches < cta_total:
+                            launch_queue[launches] = slot
+                            launch_time[launches] = freed + NEXT_CTA
+                            launches += 1
+                    else:
+                        wake = True
+                if (wake or status[warp] == PARKED) and cta_live[slot] > 0 and cta_arrived[slot] >= cta_live[slot]:
+                    # All that live have arrived: they go on.
+                    cta_arrived[slot] = 0
+                    for offset in range(cta_warps[slot]):
+                        other = cta_first[slot] + offset
+                        if status[other] != PARKED:
+                            continue
+                        status[other] = RUNNING
+                        ready[other] = max(ready[other], now + BARRIER_RELEASE)
+                        home = sm * schedulers + (other - first) % schedulers
+                        if home == scheduler:
+                            later = min(later, ready[other])
+                        else:
+                            waiting += _look_at(look, wheel, home, ready[other], now)
+                if later != NEVER:
+                    waiting += _look_at(look, wheel, scheduler, later, now)
+        now += 1
+
+    told[CYCLES] = last_end - base + LAST_CYCLES
+    live = 0
+    at_barrier = 0
+    for warp in range(warp_count):
+        if status[warp] != IDLE:
+            live += 1
+            if status[warp] == PARKED:
+                at_barrier += 1
+    told[LIVE_WARPS] = live
+    told[PARKED_WARPS] = at_barrier
+    return live == 0 and next_cta == cta_total
+
+
+BARRIER_RELEASE: Final = 1
+
+
+@inlined
+def _look_at(look: NDArray[np.int64], wheel: NDArray[np.uint64], scheduler: int, time: int, now: int) -> int:
+    """Has a scheduler look at its warps at that cycle if not before; 1 if it was not to look at all."""
+    time = min(max(time, now + 1), now + WHEEL - 1)
+    before = look[scheduler]
+    if time >= before:
+        return 0
+    bit = np.uint64(1) << np.uint64(scheduler & 63)
+    if before != NEVER:
+        wheel[before & (WHEEL - 1), scheduler >> 6] &= ~bit
+    look[scheduler] = time
+    wheel[time & (WHEEL - 1), scheduler >> 6] |= bit
+    return 1 if before == NEVER else 0
+
+
+@inlined
+def _pipe(kind: int) -> int:
+    if kind < PIPE_COUNT:
+        return kind
+    if kind in (EXIT, BAR, DEPBAR, LDGDEPBAR, MBARRIER_WAIT):
+        return 0
+    return MEMORY_PIPE
+
+
+@inlined
+def _read(bank_free: NDArray[np.int64], scheduler: int, bank: int, collected: int) -> int:
+    """The half cycle in which a register bank gives an operand."""
+    half = max(2 * collected + 2, bank_free[scheduler, bank])
+    bank_free[scheduler, bank] = half + 1
+    return signed(half)
+
+
+@inlined
+def _bit_index(low: np.uint64) -> int:
+    index = 0
+    bits = low
+    if bits >> np.uint64(32) != 0:
+        index += 32
+        bits >>= np.uint64(32)
+    if bits >> np.uint64(16) != 0:
+        index += 16
+        bits >>= np.uint64(16)
+    if bits >> np.uint64(8) != 0:
+        index += 8
+        bits >>= np.uint64(8)
+    if bits >> np.uint64(4) != 0:
+        index += 4
+        bits >>= np.uint64(4)
+    if bits >> np.uint64(2) != 0:
+        index += 2
+        bits >>= np.uint64(2)
+    return index + (1 if bits >> np.uint64(1) != 0 else 0)
+
+
+assert HAS_ACCESS == 1 << 56 and BYPASSES_L1 == 1 << 57  # noqa: PT018 - the shifts above
+assert LOAD < SHARED_LOAD

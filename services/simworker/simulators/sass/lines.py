@@ -1,0 +1,612 @@
+"""Instruction lines to records, compiled: the bytes of a trace in, flat arrays out, millions of lines a second.
+
+An instruction is one 64-bit record, laid out by the shifts below. A memory instruction with active lanes also has words
+in `memory`, in the warp's order: for shared memory the number of cycles its banks need; for global memory the number of
+runs, then each run of neighbouring 32-byte sectors as sector << 8 | count.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.simworker.simulators.sass.jit import compiled, inlined, signed
+from services.simworker.simulators.sass.opcodes import (
+    BULK_LOAD,
+    BULK_STORE,
+    COMMITS_GROUP,
+    EXIT,
+    GENERIC_LOAD,
+    GENERIC_STORE,
+    IS_BULK,
+    LOAD,
+    MBARRIER_WAIT,
+    SHARED_LOAD,
+    SHARED_STORE,
+    STORE,
+)
+
+# A record: class in bits 0-5, register numbers + 1 of the destination and of up to four sources (0 = none; RZ counts,
+# as it does in Accel-Sim), an immediate up to 31, and flags.
+CLASS_MASK: Final = 0x3F
+DST_SHIFT: Final = 6
+REGISTER_BITS: Final = 9
+REGISTER_MASK: Final = 0x1FF
+SRC_SHIFT: Final = 15
+IMMEDIATE_SHIFT: Final = 51
+IMMEDIATE_MAX: Final = 31
+HAS_ACCESS: Final = 1 << 56
+BYPASSES_L1: Final = 1 << 57
+COMMITS: Final = 1 << 58
+
+# Why `read_lines` returned.
+DONE: Final = 0
+NEEDS_OPCODE: Final = 1
+NEEDS_SPACE: Final = 2
+BAD_PC: Final = 10
+BAD_MASK: Final = 11
+BAD_COUNT: Final = 12
+BAD_REGISTER: Final = 13
+BAD_WIDTH: Final = 14
+BAD_MODE: Final = 15
+BAD_ADDRESS: Final = 16
+BAD_STRUCTURE: Final = 17
+WARP_TOO_SHORT: Final = 18
+WARP_EMPTY: Final = 19
+BAD_INSTS: Final = 20
+
+# Slots of `state`.
+RECORD_COUNT: Final = 0
+MEMORY_COUNT: Final = 1
+WARP_COUNT: Final = 2
+CTA_COUNT: Final = 3
+INSTRUCTIONS_LEFT: Final = 4  # of the open warp
+LINE: Final = 5
+EXITED_LANES: Final = 6  # of the open warp, as its EXITs' masks say
+THREAD_INSTRUCTIONS: Final = 7
+IN_CTA: Final = 8
+MENDED_LINE: Final = 9  # of the first instruction whose lanes had exited, 0 = none
+MENDED_LANES: Final = 10
+MENDED_COUNT: Final = 11  # warps
+AWAITS_INSTS: Final = 12
+AT: Final = 13  # byte that the return is about
+TO: Final = 14
+WARP_MENDED: Final = 15
+GLOBAL_SECTORS: Final = 16
+STATE_SIZE: Final = 17
+
+SPARE_RECORDS: Final = 8
+SPARE_MEMORY: Final = 80  # words one line may need: 32 lanes of 16 bytes touch at most 64 sectors
+
+_NEWLINE: Final = 10
+_SPACE: Final = 32
+_LOCAL_BYTES: Final = 16384  # Accel-Sim's size of the local window
+
+
+class Dialect(NamedTuple):
+    """What a header says about the lines below it."""
+
+    version: int
+    has_line_numbers: int
+    shared_base: int
+    local_base: int
+
+
+class Tables(NamedTuple):
+    """Open-addressed: the hash of an opcode's text -> what `opcodes.describe` says of it. 0 = free."""
+
+    hashes: NDArray[np.uint64]
+    meanings: NDArray[np.int64]
+
+
+class Records(NamedTuple):
+    """Where lines go."""
+
+    instructions: NDArray[np.uint64]
+    memory: NDArray[np.uint64]
+    warp_start: NDArray[np.int64]  # first instruction
+    warp_memory: NDArray[np.int64]  # first word of memory
+    warp_index: NDArray[np.int64]  # within its CTA
+    cta_warp: NDArray[np.int64]  # first warp
+
+
+@inlined
+def _skip_spaces(text: NDArray[np.uint8], at: int) -> int:
+    while text[at] == _SPACE:
+        at += 1
+    return at
+
+
+@inlined
+def _token_end(text: NDArray[np.uint8], at: int) -> int:
+    while text[at] > _SPACE:
+        at += 1
+    return at
+
+
+@inlined
+def _hex_digit(byte: int) -> int:
+    if byte < 58:
+        return byte - 48 if byte >= 48 else -1
+    lower = byte | 32
+    return lower - 87 if 97 <= lower <= 102 else -1
+
+
+@inlined
+def _address(text: NDArray[np.uint8], at: int) -> tuple[int, int]:
+    """Value and end of 0x…; end -1 where it is none."""
+    if text[at] != 48 or text[at + 1] | 32 != 120:
+        return 0, -1
+    at += 2
+    begin = at
+    value = signed(0)
+    while True:
+        digit = _hex_digit(signed(text[at]))
+        if digit < 0:
+            break
+        value = (value << 4) | digit
+        at += 1
+    if at == begin or at - begin > 16 or text[at] > _SPACE:
+        return 0, -1
+    return value, at
+
+
+@inlined
+def _decimal(text: NDArray[np.uint8], at: int) -> tuple[int, int]:
+    """Value and end of a signed number; end -1 where it is none. Longer ones wrap: no field needs more than 63 bits."""
+    negative = text[at] == 45
+    if negative:
+        at += 1
+    begin = at
+    value = signed(0)
+    while 48 <= text[at] <= 57:
+        value = value * 10 + (signed(text[at]) - 48)
+        at += 1
+    if at == begin or text[at] > _SPACE:
+        return 0, -1
+    return (-value if negative else value), at
+
+
+@compiled
+def read_lines(
+    text: NDArray[np.uint8], at: int, end: int, dialect: Dialect, tables: Tables, out: Records, state: NDArray[np.int64]
+) -> tuple[int, int]:
+    """(why it returned, first byte not read). `text[at:end]` holds whole lines; more follow in the next call."""
+    lanes = np.empty(64, np.int64)
+    records = out.instructions
+    memory = out.memory
+    n_record = state[RECORD_COUNT]
+    n_memory = state[MEMORY_COUNT]
+    left = state[INSTRUCTIONS_LEFT]
+    line = state[LINE]
+    exited = state[EXITED_LANES]
+    threads = state[THREAD_INSTRUCTIONS]
+    sectors = state[GLOBAL_SECTORS]
+    slots = np.uint64(len(tables.hashes) - 1)
+    why = DONE
+    begin = at
+    while at < end:
+        begin = at
+        if text[at] == _SPACE:
+            at = _skip_spaces(text, at)
+        if text[at] == _NEWLINE or (text[at] == 13 and text[at + 1] == _NEWLINE):
+            at = _token_end(text, at) + 1 if text[at] == _NEWLINE else at + 2
+            line += 1
+            continue
+        if left == 0:
+            # --- structure: one line per thread block or warp
+            state[AT] = at
+            stop = at
+            while text[stop] != _NEWLINE:
+                stop += 1
+            state[TO] = stop
+            first = text[at]
+            if first == 119 and text[at + 1] == 97:  # warp = n
+                value = at + 4
+                while text[value] == _SPACE or text[value] == 61:
+                    value += 1
+                number, after = _decimal(text, value)
+                if after < 0 or state[IN_CTA] == 0 or state[AWAITS_INSTS] == 1:
+                    why = BAD_STRUCTURE
+                    break
+                if state[WARP_COUNT] + 2 >= len(out.warp_start):
+                    why = NEEDS_SPACE
+                    break
+                out.warp_start[state[WARP_COUNT]] = n_record
+                out.warp_memory[state[WARP_COUNT]] = n_memory
+                out.warp_index[state[WARP_COUNT]] = number
+                state[WARP_COUNT] += 1
+                state[AWAITS_INSTS] = 1
+                state[WARP_MENDED] = 0
+                exited = 0
+            elif first == 105 and text[at + 1] == 110:  # insts = n
+                value = at + 5
+                while text[value] == _SPACE or text[value] == 61:
+                    value += 1
+                left, after = _decimal(text, value)
+                if after < 0 or left < 0 or state[AWAITS_INSTS] == 0:
+                    left = 0
+                    why = BAD_INSTS
+                    break
+                if left == 0 and dialect.version < 6:
+                    why = WARP_EMPTY
+                    break
+                state[AWAITS_INSTS] = 0
+            elif first == 35 and text[at + 1] == 66:  # #BEGIN_TB
+                if state[IN_CTA] == 1:
+                    why = BAD_STRUCTURE
+                    break
+                if state[CTA_COUNT] + 2 >= len(out.cta_warp):
+                    why = NEEDS_SPACE
+                    break
+                out.cta_warp[state[CTA_COUNT]] = state[WARP_COUNT]
+                state[CTA_COUNT] += 1
+                state[IN_CTA] = 1
+            elif first == 35 and text[at + 1] == 69:  # #END_TB
+                if state[IN_CTA] == 0 or state[AWAITS_INSTS] == 1:
+                    why = BAD_STRUCTURE
+                    break
+                state[IN_CTA] = 0
+            elif (first == 116 and text[at + 1] == 104) or (first == 99 and text[at + 1] == 108):
+                pass  # thread block = x,y,z · cluster …: CTAs are issued in the file's order whatever their names
+            else:
+                why = BAD_STRUCTURE
+                break
+            at = stop + 1
+            line += 1
+            continue
+
+        # --- an instruction: [line] PC mask nd regs OPCODE ns regs [commit] width [mode addresses] imm …
+        if n_record + SPARE_RECORDS > len(records) or n_memory + SPARE_MEMORY > len(memory):
+            why = NEEDS_SPACE
+            break
+        state[AT] = at
+        if dialect.has_line_numbers != 0:
+            at = _skip_spaces(text, _token_end(text, at))
+        if _hex_digit(signed(text[at])) < 0:
+            why = WARP_TOO_SHORT
+            state[TO] = _token_end(text, at)
+            break
+        at += 1
+        while _hex_digit(signed(text[at])) >= 0:
+            at += 1
+        if text[at] != _SPACE:
+            why = BAD_PC
+            state[TO] = _token_end(text, at)
+            break
+        at = _skip_spaces(text, at)
+        state[AT] = at
+        mask = signed(0)
+        digits = 0
+        while True:
+            digit = _hex_digit(signed(text[at]))
+            if digit < 0:
+                break
+            mask = (mask << 4) | digit
+            digits += 1
+            at += 1
+        if digits == 0 or digits > 8 or text[at] != _SPACE:
+            why = BAD_MASK
+            state[TO] = _token_end(text, at)
+            break
+        at = _skip_spaces(text, at)
+        state[AT] = at
+        count, at = _decimal(text, at)
+        if at < 0 or count < 0 or count > 1:
+            why = BAD_COUNT
+            break
+        record = np.uint64(0)
+        bad = False
+        for _ in range(count):
+            at = _skip_spaces(text, at)
+            state[AT] = at
+            number = 0
+            if text[at] == 82:  # R; uniform and predicate registers are no hazard to Accel-Sim
+                number, at = _decimal(text, at + 1)
+                if at < 0 or number < 0 or number > 255:
+                    bad = True
+                    break
+                number += 1
+            elif text[at] == 85 or text[at] == 80:
+                at = _token_end(text, at)
+            else:
+                bad = True
+                break
+            record |= np.uint64(number) << np.uint64(DST_SHIFT)
+        if bad:
+            why = BAD_REGISTER
+            break
+        at = _skip_spaces(text, at)
+        opcode_at = at
+        hashed = np.uint64(14695981039346656037)
+        while text[at] > _SPACE:
+            hashed = (hashed ^ np.uint64(text[at])) * np.uint64(1099511628211)
+            at += 1
+        slot = (hashed >> np.uint64(20)) & slots
+        while tables.hashes[slot] != hashed and tables.hashes[slot] != 0:
+            slot = (slot + np.uint64(1)) & slots
+        if tables.hashes[slot] == 0:
+            why = NEEDS_OPCODE
+            state[AT] = opcode_at
+            state[TO] = at
+            break
+        meaning = tables.meanings[slot]
+        kind = meaning & 0xFF
+        width = (meaning >> 8) & 0xFF
+        flags = meaning >> 16
+        at = _skip_spaces(text, at)
+        state[AT] = at
+        count, at = _decimal(text, at)
+        if at < 0 or count < 0 or count > 5:
+            why = BAD_COUNT
+            break
+        for source in range(count):
+            at = _skip_spaces(text, at)
+            state[AT] = at
+            number = 0
+            if text[at] == 82:
+                number, at = _decimal(text, at + 1)
+                if at < 0 or number < 0 or number > 255:
+                    bad = True
+                    break
+                number += 1
+            elif text[at] == 85 or text[at] == 80:
+                at = _token_end(text, at)
+            else:
+                bad = True
+                break
+            if source < 4:
+                record |= np.uint64(number) << np.uint64(SRC_SHIFT + source * REGISTER_BITS)
+        if bad:
+            why = BAD_REGISTER
+            break
+        at = _skip_spaces(text, at)
+        if flags & COMMITS_GROUP and dialect.version >= 6:
+            state[AT] = at
+            commit, at = _decimal(text, at)
+            if at < 0:
+                why = BAD_WIDTH
+                break
+            if commit == 1:
+                record |= np.uint64(COMMITS)
+            at = _skip_spaces(text, at)
+        state[AT] = at
+        accessed, at = _decimal(text, at)
+        if at < 0 or accessed < 0:
+            why = BAD_WIDTH
+            break
+        active = 0
+        bits = mask
+        while bits != 0:
+            bits &= bits - 1
+            active += 1
+        if flags & BYPASS_FLAG:
+            record |= np.uint64(BYPASSES_L1)
+        if accessed > 0:
+            step = 1
+            if flags & IS_BULK and dialect.version >= 6:
+                # width mbarrier multicast [cta mask] bytes out-of-bounds-bytes mode …
+                at = _skip_spaces(text, at)
+                at = _skip_spaces(text, _token_end(text, at))
+                state[AT] = at
+                multicast, at = _decimal(text, at)
+                if at < 0:
+                    why = BAD_MODE
+                    break
+                at = _skip_spaces(text, at)
+                if multicast == 1:
+                    at = _skip_spaces(text, _token_end(text, at))
+                state[AT] = at
+                step, at = _decimal(text, at)
+                if at < 0 or step < 0 or step > 1 << 20:
+                    why = BAD_WIDTH
+                    break
+                at = _skip_spaces(text, at)
+                at = _token_end(text, at)
+            at = _skip_spaces(text, at)
+            state[AT] = at
+            mode, at = _decimal(text, at)
+            if at < 0 or mode < 0 or mode > 4:
+                why = BAD_MODE
+                break
+            n_lane = active
+            is_run = False
+            stride = signed(0)
+            base = signed(0)
+            at = _skip_spaces(text, at)
+            if mode >= 3:
+                state[AT] = at
+                n_lane, at = _decimal(text, at) if mode == 3 else (0, at)
+                if at < 0 or n_lane < 0 or n_lane > 64:
+                    why = BAD_COUNT
+                    break
+            if mode in (0, 3):
+                for lane in range(n_lane):
+                    at = _skip_spaces(text, at)
+                    state[AT] = at
+                    base, at = _address(text, at)
+                    if at < 0:
+                        bad = True
+                        break
+                    lanes[lane] = base
+            else:
+                at = _skip_spaces(text, at)
+                state[AT] = at
+                base, at = _address(text, at)
+                if at < 0:
+                    why = BAD_ADDRESS
+                    break
+                if mode == 4:
+                    at = _skip_spaces(text, at)
+                    state[AT] = at
+                    n_lane, at = _decimal(text, at)
+                    if at < 0 or n_lane < 0 or n_lane > 64:
+                        why = BAD_COUNT
+                        break
+                if mode == 1:
+                    at = _skip_spaces(text, at)
+                    state[AT] = at
+                    stride, at = _decimal(text, at)
+                    if at < 0:
+                        why = BAD_ADDRESS
+                        break
+                    # The addresses are those of the first run of active lanes; after a hole Accel-Sim has zeros, which
+                    # no kernel means. They are left out.
+                    bits = mask
+                    while bits != 0 and bits & 1 == 0:
+                        bits >>= 1
+                    n_lane = 0
+                    while bits & 1:
+                        bits >>= 1
+                        n_lane += 1
+                    is_run = 0 <= stride <= 32
+                    if not is_run:
+                        for lane in range(n_lane):
+                            lanes[lane] = base + lane * stride
+                else:
+                    lanes[0] = base
+                    for lane in range(1, n_lane):
+                        at = _skip_spaces(text, at)
+                        state[AT] = at
+                        stride, at = _decimal(text, at)
+                        if at < 0:
+                            bad = True
+                            break
+                        base += stride
+                        lanes[lane] = base
+            if bad:
+                why = BAD_ADDRESS
+                break
+            if n_lane > 0:
+                if kind in (GENERIC_LOAD, GENERIC_STORE):
+                    where = base
+                    shared = (dialect.shared_base == 0 or dialect.local_base == 0) or (
+                        dialect.shared_base <= where < dialect.local_base
+                    )
+                    if kind == GENERIC_LOAD:
+                        kind = SHARED_LOAD if shared else LOAD
+                    else:
+                        kind = SHARED_STORE if shared else STORE
+                record |= np.uint64(HAS_ACCESS)
+                if kind in (SHARED_LOAD, SHARED_STORE):
+                    if is_run:
+                        for lane in range(n_lane):
+                            lanes[lane] = base + lane * stride
+                    memory[n_memory] = np.uint64(_bank_cycles(lanes, n_lane))
+                    n_memory += 1
+                elif is_run:
+                    begin_sector = base >> 5
+                    count = ((base + (n_lane - 1) * stride + width - 1) >> 5) - begin_sector + 1
+                    memory[n_memory] = np.uint64(1)
+                    memory[n_memory + 1] = np.uint64((begin_sector << 8) | count)
+                    n_memory += 2
+                    sectors += count
+                else:
+                    touched = step // max(n_lane, 1) if flags & IS_BULK else width
+                    runs, count = _runs(lanes, n_lane, touched, memory, n_memory)
+                    n_memory += runs + 1
+                    sectors += count
+        elif kind == GENERIC_LOAD:
+            kind = LOAD
+        elif kind == GENERIC_STORE:
+            kind = STORE
+        at = _skip_spaces(text, at)
+        if text[at] != _NEWLINE:
+            state[AT] = at
+            immediate, after = _decimal(text, at)
+            if after < 0:
+                # An unsigned immediate in hex, or anything else that no field of ours needs.
+                immediate = 0
+            if immediate > IMMEDIATE_MAX or immediate < 0:
+                immediate = IMMEDIATE_MAX
+            record |= np.uint64(immediate) << np.uint64(IMMEDIATE_SHIFT)
+            while text[at] != _NEWLINE:
+                at += 1
+        if mask & exited != 0:
+            # NVBit names lanes in the EXIT's mask that go on: they have not exited.
+            if state[MENDED_LINE] == 0:
+                state[MENDED_LINE] = line
+                state[MENDED_LANES] = mask & exited
+            if state[WARP_MENDED] == 0:
+                state[WARP_MENDED] = 1
+                state[MENDED_COUNT] += 1
+            exited &= ~mask
+        if kind == EXIT:
+            exited |= mask
+        threads += active
+        records[n_record] = record | np.uint64(kind)
+        n_record += 1
+        left -= 1
+        at += 1
+        line += 1
+    state[RECORD_COUNT] = n_record
+    state[MEMORY_COUNT] = n_memory
+    state[INSTRUCTIONS_LEFT] = left
+    state[LINE] = line
+    state[EXITED_LANES] = exited
+    state[THREAD_INSTRUCTIONS] = threads
+    state[GLOBAL_SECTORS] = sectors
+    if why in (NEEDS_OPCODE, NEEDS_SPACE):
+        return why, begin
+    return why, at
+
+
+BYPASS_FLAG: Final = 1
+assert BULK_LOAD < BULK_STORE < MBARRIER_WAIT
+
+
+@inlined
+def _bank_cycles(lanes: NDArray[np.int64], count: int) -> int:
+    """Cycles of shared memory: the most different 4-byte words that one of 32 banks must give."""
+    worst = 1
+    used = np.zeros(32, np.int64)
+    words = np.empty((32, 32), np.int64)
+    for lane in range(min(count, 32)):
+        word = lanes[lane] >> 2
+        bank = word & 31
+        n = used[bank]
+        known = False
+        for other in range(n):
+            if words[bank, other] == word:
+                known = True
+                break
+        if not known:
+            words[bank, n] = word
+            used[bank] = n + 1
+            worst = max(worst, n + 1)
+    return worst
+
+
+@inlined
+def _runs(lanes: NDArray[np.int64], count: int, width: int, memory: NDArray[np.uint64], at: int) -> tuple[int, int]:
+    """(runs, sectors) written to memory[at:]: the different 32-byte sectors, ascending."""
+    # Lanes mostly ascend already, so insertion from the end is nearly free.
+    for lane in range(1, count):
+        value = lanes[lane]
+        place = lane
+        while place > 0 and lanes[place - 1] > value:
+            lanes[place] = lanes[place - 1]
+            place -= 1
+        lanes[place] = value
+    runs = 0
+    sectors = 0
+    begin = lanes[0] >> 5
+    last = (lanes[0] + max(width, 1) - 1) >> 5
+    for lane in range(1, count):
+        low = lanes[lane] >> 5
+        high = (lanes[lane] + max(width, 1) - 1) >> 5
+        if low <= last + 1:
+            last = max(last, high)
+        else:
+            runs += 1
+            memory[at + runs] = np.uint64((begin << 8) | min(last - begin + 1, 255))
+            sectors += min(last - begin + 1, 255)
+            begin = low
+            last = high
+    runs += 1
+    memory[at + runs] = np.uint64((begin << 8) | min(last - begin + 1, 255))
+    sectors += min(last - begin + 1, 255)
+    memory[at] = np.uint64(runs)
+    return runs, sectors
