@@ -173,6 +173,7 @@ def _bounded(scope: Scope, receive: Receive) -> Receive:
     return wrapped
 
 
-_WRONG = """<!doctype html><html lang="en"><meta charset="utf-8"><link rel="icon" href="data:,"><title>Cascade: wrong token</title>
+_WRONG = """<!doctype html><html lang="en"><meta charset="utf-8"><link rel="icon" href="data:,">
+<title>Cascade: wrong token</title>
 <h1>This token is not the server's</h1>
 <p>Open the address that <code>cascade serve</code> printed last; each start makes a new token.</p>"""

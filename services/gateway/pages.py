@@ -35,7 +35,8 @@ def file_in(folder: Path, path: str) -> Path | None:
         return None
 
 
-_NOT_BUILT = """<!doctype html><html lang="en"><meta charset="utf-8"><link rel="icon" href="data:,"><title>Cascade</title>
+_NOT_BUILT = """<!doctype html><html lang="en"><meta charset="utf-8"><link rel="icon" href="data:,">
+<title>Cascade</title>
 <h1>The page is not built yet</h1>
 <p>Build it with <code>make web</code> and reload. REST under <code>/api</code> and the commands work without it.</p>
 """

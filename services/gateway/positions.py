@@ -60,7 +60,6 @@ class RunIndex:
         self._places = places
         self._last_appended = 0
         self.order = Order(is_fixed=False)
-        self._all: list[Place] = []
 
     def refresh(self) -> None:
         """Learn of what was appended since."""
@@ -68,11 +67,12 @@ class RunIndex:
         if not new:
             return
         self._last_appended = new[-1].position
-        is_first = not self._all
-        self._all.extend(new)
+        is_first = len(self.order) == 0
         if not self.order.is_fixed:
             self.order.extend(sorted(new, key=replay_key) if is_first else new)
         if self.order.is_fixed or any(place.type in END_TYPES for place in new):
+            # Asked for anew rather than remembered: this happens once or twice in a run's life.
             fixed = Order(is_fixed=True)
-            fixed.extend(sorted(self._all, key=replay_key))
+            fixed.extend(sorted(self._places(0), key=replay_key))
+            self._last_appended = max(fixed.appended)
             self.order = fixed

@@ -35,7 +35,9 @@ create table if not exists records (
 );
 create unique index if not exists by_offset on records (topic, offset);
 create index if not exists by_key on records (key, position);
-create table if not exists commits (consumer text, topic text, next_offset integer not null, primary key (consumer, topic));
+create table if not exists commits (
+    consumer text, topic text, next_offset integer not null, primary key (consumer, topic)
+);
 """
 
 
@@ -103,13 +105,15 @@ class EventLog:
             self._db.execute("begin immediate")
             try:
                 self._db.executemany(
-                    "insert into records (topic, offset, timestamp_ms, key, type, headers, value) values (?,?,?,?,?,?,?)",
+                    "insert into records (topic, offset, timestamp_ms, key, type, headers, value)"
+                    " values (?,?,?,?,?,?,?)",
                     rows,
                 )
                 if commit is not None:
                     consumer, offsets = commit
                     self._db.executemany(
-                        "insert into commits values (?,?,?) on conflict do update set next_offset = excluded.next_offset",
+                        "insert into commits values (?,?,?)"
+                        " on conflict do update set next_offset = excluded.next_offset",
                         [(consumer, topic, offset) for topic, offset in offsets.items()],
                     )
                 self._db.execute("commit")

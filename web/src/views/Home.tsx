@@ -178,7 +178,7 @@ function Traces({ traces, total }: { readonly traces: readonly ListedTrace[]; re
               <tr key={trace.trace_id}>
                 <td className={styles.name}>
                   {trace.name ?? trace.trace_id}
-                  {trace.reason && <span className={styles.reason}>{trace.reason}</span>}
+                  {trace.reason && <span className={styles.reason} title={trace.reason}>{trace.reason}</span>}
                 </td>
                 <td>
                   <Provenance kind={provenanceOf(trace.provenance)} />

@@ -89,7 +89,7 @@ export function Results({ run }: { readonly run: Run }) {
                   })
                 )}
                 <td className={styles.number}>{errorOf(config)}</td>
-                <td className={styles.number}>{config.accuracy ? percent(config.accuracy.coverage) : MISSING}</td>
+                <td className={styles.number}>{config.accuracy && infeasible(config) === '' ? percent(config.accuracy.coverage) : MISSING}</td>
               </tr>
             ))}
           </tbody>
@@ -158,7 +158,7 @@ function Footnotes({ run }: { readonly run: Run }) {
   const source = run.configs.find((config) => !config.spec.is_requested)
   const reasons = [
     ...new Set(
-      configs.filter(isPredicted).flatMap((config) => [
+      configs.filter((config) => isPredicted(config) && infeasible(config) === '').flatMap((config) => [
         named('No TTFT', config.request?.ttftReason),
         named('No TPOT', config.request?.tpotReason),
         named('No error', config.accuracy?.reason),
