@@ -91,8 +91,9 @@ def install_web() -> None:
 
 
 def has_node() -> bool:
-    node = shutil.which("node", path=node_environ()["PATH"])
-    if node is None:
+    path = node_environ()["PATH"]
+    node = shutil.which("node", path=path)
+    if node is None or shutil.which("npm", path=path) is None:  # Debian packs them apart
         return False
     said = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
     return said.startswith("v") and said[1:].split(".")[0].isdecimal() and int(said[1:].split(".")[0]) >= NODE_MIN
