@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
 def ensure() -> int:
     if BUILT.exists() and BUILT.stat().st_mtime >= newest_source():
         return 0
-    installed = subprocess.run([sys.executable, str(ROOT / "infra" / "setup.py"), "web"], check=False)
+    installed = subprocess.run([sys.executable, str(ROOT / "infra" / "setup.py"), "run", "web"], check=False)
     return installed.returncode or build()
 
 
