@@ -325,6 +325,7 @@ class KernelSimulationRequested(ColumnarEvent):
     config_id: str
     gpu: GpuSpec
     simulator: str
+    shard: int = 0  # partition of the work topic, by cascade_schemas.partition
 
 
 # --- results ----------------------------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ class Planner:
                         config_id=config.config_id,
                         gpu=config.gpu,
                         simulator=run.simulator,
+                        shard=shard,
                         rows=tasks_batch(batch),
                     )
 

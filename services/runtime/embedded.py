@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
 import logging
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from cascade_schemas.codec import MalformedEvent, decode, encode
-from cascade_schemas.events import AnyEvent, ArtifactRef, RecordDeadLettered, RunCancelled, TraceUploaded
+from cascade_schemas.events import AnyEvent, ArtifactRef, RunCancelled, TraceUploaded
 
 from services.aggregator import queries
 from services.aggregator.reactor import Aggregator
@@ -29,6 +28,7 @@ from services.ingest import admission
 from services.ingest.plan import Planner
 from services.ingest.reactor import Ingest
 from services.runtime.artifacts import ArtifactStore
+from services.runtime.deadletters import dead_letter_of
 from services.runtime.eventlog import EventLog, StoredRecord
 from services.runtime.reactor import Reactor
 from services.runtime.settings import Settings
@@ -40,7 +40,6 @@ log = logging.getLogger("cascade")
 
 _RECORDS_PER_READ = 64
 _EVENTS_PER_APPEND = 256
-_DEAD_LETTER_BYTES_LIMIT = 64 << 10
 _IDLE_WAIT_S = 0.5
 
 
@@ -203,7 +202,8 @@ class Embedded:
         try:
             return decode(stored.record.headers, stored.record.value)
         except MalformedEvent as error:
-            self.publish([dead_letter(stored, service, str(error))])
+            value = stored.record.value
+            self.publish([dead_letter_of(service, stored.topic, 0, stored.offset, value, str(error))])
             return None
 
     def step(self) -> bool:
@@ -347,18 +347,6 @@ def replay(event_log: EventLog, keys: Sequence[str]) -> Store:
                 aggregator.restore(event)
     store.commit(aggregator.taken_rows(), {})
     return store
-
-
-def dead_letter(stored: StoredRecord, service: str, reason: str) -> RecordDeadLettered:
-    body = stored.record.value[: _DEAD_LETTER_BYTES_LIMIT * 3 // 4]
-    return RecordDeadLettered(
-        service=service,
-        source_topic=stored.topic,
-        source_partition=0,
-        source_offset=stored.offset,
-        reason=reason,
-        record_base64=base64.b64encode(body).decode(),
-    )
 
 
 def _sweep(home: Path) -> None:

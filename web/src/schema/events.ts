@@ -106,6 +106,7 @@ export interface KernelSimulationRequested {
   readonly config_id: string
   readonly gpu: GpuSpec
   readonly simulator: string
+  readonly shard: number
 }
 
 /** What a simulator simulates and what is cached: all that determines a launch's time, and no measured time. */

@@ -1,0 +1,250 @@
+"""The cluster's shell: reactors on Apache Kafka, by aiokafka.
+
+At least once, made exactly once by identity: answers are published before offsets are committed, a batch that is read
+again is answered again with equal events, and whoever reads them keeps the first. Reactors run in a thread, so that a
+slow one never stops heartbeats; its partitions are paused meanwhile, so that nothing piles up in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import CommitFailedError, IllegalStateError, TopicAlreadyExistsError
+from cascade_schemas.codec import MalformedEvent, decode, encode
+from cascade_schemas.events import AnyEvent, KernelSimulationRequested, RecordDeadLettered
+
+from services.runtime.deadletters import dead_letter_of
+from services.runtime.reactor import Reactor
+
+log = logging.getLogger("cascade")
+
+RECORD_BYTES_LIMIT = 16 << 20
+_RECORDS_PER_READ = 64
+_EVENTS_PER_PUBLISH = 256
+_POLL_MS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """A topic as infra/topics.yaml describes it."""
+
+    name: str
+    partitions: int
+    retention_ms: int  # -1: for ever
+
+
+class WrongTopic(RuntimeError):
+    """A topic exists with another number of partitions than the function that chooses them assumes."""
+
+
+def topic_specs(topics: Mapping[str, Mapping[str, Any]], simulators: Iterable[str]) -> list[TopicSpec]:
+    """The topics of a cluster; `work` stands for one topic per simulator."""
+    specs = []
+    for name, spec in topics.items():
+        for topic in [f"work.{simulator}" for simulator in simulators] if name == "work" else [name]:
+            specs.append(TopicSpec(topic, int(spec["partitions"]), int(spec["retention_ms"])))
+    return specs
+
+
+async def ensure_topics(bootstrap: str, specs: Sequence[TopicSpec]) -> None:
+    """Create what is missing; refuse what is there with other partitions. Raises WrongTopic."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        existing = {topic["topic"]: len(topic["partitions"]) for topic in await admin.describe_topics()}
+        missing = [spec for spec in specs if spec.name not in existing]
+        if missing:
+            await admin.create_topics([_new_topic(spec) for spec in missing])
+    except TopicAlreadyExistsError:
+        log.info("topics_created_by_another")
+    finally:
+        await admin.close()
+    for spec in specs:
+        if existing.get(spec.name, spec.partitions) != spec.partitions:
+            raise WrongTopic(
+                f"topic {spec.name} has {existing[spec.name]} partitions, infra/topics.yaml says {spec.partitions};"
+                " use another cluster, or move its records"
+            )
+
+
+def _new_topic(spec: TopicSpec) -> NewTopic:
+    configs = {"retention.ms": str(spec.retention_ms), "max.message.bytes": str(RECORD_BYTES_LIMIT)}
+    return NewTopic(spec.name, spec.partitions, 1, topic_configs=configs)
+
+
+class Publisher:
+    """An idempotent producer of events; `publish` returns when all of them are acknowledged by the broker."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._producer = AIOKafkaProducer(
+            bootstrap_servers=bootstrap,
+            enable_idempotence=True,
+            acks="all",
+            max_request_size=RECORD_BYTES_LIMIT,
+            linger_ms=2,
+        )
+
+    async def start(self) -> None:
+        await self._producer.start()
+
+    async def stop(self) -> None:
+        await self._producer.stop()
+
+    async def publish(self, events: Iterable[AnyEvent]) -> None:
+        sent = []
+        for event in events:
+            record = encode(event, is_compressed=True)
+            sent.append(
+                await self._producer.send(
+                    record.topic,
+                    value=record.value,
+                    key=record.key.encode(),
+                    partition=event.shard if isinstance(event, KernelSimulationRequested) else None,
+                    headers=[(name, value.encode()) for name, value in record.headers.items()],
+                )
+            )
+        if sent:
+            await asyncio.gather(*sent)
+
+
+def event_of(record: ConsumerRecord, service: str, read_types: Iterable[str] = ()) -> AnyEvent | None:
+    """The record's event; None for types not wanted or not known, a dead letter for what cannot be read."""
+    headers = {name: value.decode(errors="replace") for name, value in record.headers}
+    wanted = tuple(read_types)
+    if wanted and headers.get("type") not in wanted:
+        return None
+    try:
+        return decode(headers, record.value or b"")
+    except MalformedEvent as error:
+        return dead_letter_of(service, record.topic, record.partition, record.offset, record.value or b"", str(error))
+
+
+async def read_to_end(bootstrap: str, topics: Sequence[str]) -> AsyncIterator[ConsumerRecord]:
+    """All records of these topics as they are now, from the first to the last; belongs to no group."""
+    consumer = AIOKafkaConsumer(
+        *topics, bootstrap_servers=bootstrap, enable_auto_commit=False, max_partition_fetch_bytes=RECORD_BYTES_LIMIT
+    )
+    await consumer.start()
+    try:
+        parts = list(consumer.assignment())
+        await consumer.seek_to_beginning(*parts)
+        ends = await consumer.end_offsets(parts)
+        while waiting := [part for part in parts if await consumer.position(part) < ends[part]]:
+            for part, records in (await consumer.getmany(*waiting, timeout_ms=_POLL_MS)).items():
+                for record in records:
+                    if record.offset < ends[part]:
+                        yield record
+    finally:
+        await consumer.stop()
+
+
+class KafkaService:
+    """A reactor as a member of a consumer group: reads, reacts in a thread, publishes, commits."""
+
+    def __init__(
+        self,
+        name: str,
+        reactor: Reactor,
+        bootstrap: str,
+        topics: Sequence[str],
+        read_types: Sequence[str],
+        *,
+        instance: str,
+        session_timeout_ms: int = 10_000,
+        on_assigned: Callable[[set[TopicPartition]], Awaitable[None]] | None = None,
+    ) -> None:
+        self.name = name
+        self._reactor = reactor
+        self._read_types = tuple(read_types)
+        self._topics = tuple(topics)
+        self._publisher = Publisher(bootstrap)
+        self._stopping = asyncio.Event()
+        self._on_assigned = on_assigned
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=bootstrap,
+            group_id=f"cascade-{name}",
+            group_instance_id=f"{name}-{instance}",  # static: a restarted member gets its partitions back at once
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=session_timeout_ms // 4,
+            max_partition_fetch_bytes=RECORD_BYTES_LIMIT,
+        )
+
+    def stop(self) -> None:
+        """Finish the batch at hand, commit it, leave."""
+        self._stopping.set()
+
+    @property
+    def assigned(self) -> set[TopicPartition]:
+        return set(self._consumer.assignment())
+
+    async def run(self) -> None:
+        await self._publisher.start()
+        await self._consumer.start()
+        self._consumer.subscribe(self._topics, listener=_Listener(self._on_assigned))
+        try:
+            while not self._stopping.is_set():
+                batch = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=_RECORDS_PER_READ)
+                if batch:
+                    await self._answer(batch)
+        finally:
+            await self._consumer.stop()
+            await self._publisher.stop()
+
+    async def _answer(self, batch: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
+        paused = self._consumer.assignment()
+        self._consumer.pause(*paused)
+        try:
+            answers = self._answers(batch)
+            while chunk := await asyncio.to_thread(_next_chunk, answers):
+                await self._publisher.publish(chunk)
+        finally:
+            still = self._consumer.assignment() & paused
+            if still:
+                self._consumer.resume(*still)
+        try:
+            await self._consumer.commit({part: records[-1].offset + 1 for part, records in batch.items()})
+        except (CommitFailedError, IllegalStateError):
+            # Taken away while answering: whoever has the partition now answers again, with equal events.
+            log.warning("commit_lost service=%s", self.name)
+
+    def _answers(self, batch: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> Iterator[AnyEvent]:
+        for records in batch.values():
+            for record in records:
+                event = event_of(record, self.name, self._read_types)
+                if isinstance(event, RecordDeadLettered):
+                    yield event
+                elif event is not None:
+                    yield from self._reactor.react(event)
+        yield from self._reactor.settle()
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ships no types
+    """Tells whoever must know which partitions a rebalance brought."""
+
+    def __init__(self, on_assigned: Callable[[set[TopicPartition]], Awaitable[None]] | None) -> None:
+        self._on_assigned = on_assigned
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        pass
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        if self._on_assigned is not None:
+            await self._on_assigned(set(assigned))
+
+
+def _next_chunk(answers: Iterator[AnyEvent]) -> list[AnyEvent]:
+    chunk: list[AnyEvent] = []
+    for answer in answers:
+        chunk.append(answer)
+        if len(chunk) >= _EVENTS_PER_PUBLISH:
+            break
+    return chunk
