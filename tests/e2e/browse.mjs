@@ -175,7 +175,7 @@ const scenarios = {
     await page.getByLabel('Token').fill(options.token)
     await page.getByRole('button', { name: 'Open' }).click()
     await page.waitForURL((url) => !url.search.includes('token'))
-    await page.getByRole('heading', { level: 1 }).waitFor()
+    await isOver()
     forgive(/status of 401/)
     return { wrong, cookiesBefore: cookies.length, heading: await page.getByRole('heading', { level: 1 }).innerText(), address: page.url() }
   },
