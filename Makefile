@@ -29,7 +29,7 @@ test-long:
 	@$(BIN)/python tests/run_all.py --long
 
 check:
-	@$(PYTHON) infra/setup.py run test web
+	@$(PYTHON) infra/setup.py run test cluster web
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy

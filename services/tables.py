@@ -62,7 +62,8 @@ def _footnotes(report: Report) -> Iterable[str]:
     yield "below each value p10-p90; TTFT and TPOT count from the first step's start: no queueing, no network"
     tokens = {config["ttft_prompt_tokens"] for config in configs if config["ttft_ms"]}
     for count in sorted(token for token in tokens if token):
-        request = next(config["ttft_request"] for config in configs if config["ttft_prompt_tokens"] == count)
+        shown = (config for config in configs if config["ttft_ms"])
+        request = next(config["ttft_request"] for config in shown if config["ttft_prompt_tokens"] == count)
         yield f"TTFT is request {request}'s, with the most prompt tokens ({count})"
     for config in (*configs, report["source"]):
         if config and config["error"]:

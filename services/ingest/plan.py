@@ -44,6 +44,10 @@ class Planner:
     def restore(self, event: AnyEvent) -> None:
         self._learn(event)
 
+    def forget(self, run_id: str) -> None:
+        """Ask nothing more for a run that has ended."""
+        self._cancelled.add(run_id)
+
     def settle(self) -> Iterator[AnyEvent]:
         pending, self._pending = self._pending, {}
         for run_id, task_ids in pending.items():

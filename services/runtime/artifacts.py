@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -80,6 +81,17 @@ class ArtifactStore:
         if not path.is_file():
             raise UnknownArtifact(f"no artifact {digest}")
         return path
+
+    def named(self, artifacts: Sequence[ArtifactRef], folder: Path) -> list[Path]:
+        """Links to artifacts under their original names, each in a folder of its own: names may be equal."""
+        paths = []
+        for index, artifact in enumerate(artifacts):
+            place = folder / str(index)
+            place.mkdir()
+            path = place / Path(artifact.name).name
+            path.symlink_to(self.path(artifact.digest))
+            paths.append(path)
+        return paths
 
     def _path(self, digest: str, folder: Path | None = None) -> Path:
         if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):

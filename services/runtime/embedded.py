@@ -313,14 +313,7 @@ class Embedded:
     def _named(self, artifacts: Sequence[ArtifactRef]) -> Iterator[list[Path]]:
         """Artifacts under their original names, as links in a temporary folder."""
         with tempfile.TemporaryDirectory(dir=self.settings.home, prefix="open-") as folder:
-            paths = []
-            for index, artifact in enumerate(artifacts):
-                place = Path(folder) / str(index)
-                place.mkdir()
-                path = place / Path(artifact.name).name
-                path.symlink_to(self.artifacts.path(artifact.digest))
-                paths.append(path)
-            yield paths
+            yield self.artifacts.named(artifacts, Path(folder))
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,15 +83,17 @@ class Publisher:
     """An idempotent producer of events; `publish` returns when all of them are acknowledged by the broker."""
 
     def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+
+    async def start(self) -> None:
+        """The producer belongs to the loop that runs now."""
         self._producer = AIOKafkaProducer(
-            bootstrap_servers=bootstrap,
+            bootstrap_servers=self._bootstrap,
             enable_idempotence=True,
             acks="all",
             max_request_size=RECORD_BYTES_LIMIT,
             linger_ms=2,
         )
-
-    async def start(self) -> None:
         await self._producer.start()
 
     async def stop(self) -> None:
@@ -128,13 +130,9 @@ def event_of(record: ConsumerRecord, service: str, read_types: Iterable[str] = (
 
 async def read_to_end(bootstrap: str, topics: Sequence[str]) -> AsyncIterator[ConsumerRecord]:
     """All records of these topics as they are now, from the first to the last; belongs to no group."""
-    consumer = AIOKafkaConsumer(
-        *topics, bootstrap_servers=bootstrap, enable_auto_commit=False, max_partition_fetch_bytes=RECORD_BYTES_LIMIT
-    )
-    await consumer.start()
+    consumer = await _reader(bootstrap, topics)
     try:
         parts = list(consumer.assignment())
-        await consumer.seek_to_beginning(*parts)
         ends = await consumer.end_offsets(parts)
         while waiting := [part for part in parts if await consumer.position(part) < ends[part]]:
             for part, records in (await consumer.getmany(*waiting, timeout_ms=_POLL_MS)).items():
@@ -143,6 +141,47 @@ async def read_to_end(bootstrap: str, topics: Sequence[str]) -> AsyncIterator[Co
                         yield record
     finally:
         await consumer.stop()
+
+
+async def tail(
+    bootstrap: str, topics: Sequence[str], service: str, read_types: Sequence[str]
+) -> AsyncIterator[list[AnyEvent]]:
+    """Events of these topics from their beginning and then as they come, in batches; belongs to no group."""
+    consumer = await _reader(bootstrap, topics)
+    try:
+        while True:
+            batch = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_RECORDS_PER_READ * 4)
+            found = [event_of(record, service, read_types) for records in batch.values() for record in records]
+            events: list[AnyEvent] = [e for e in found if e is not None and not isinstance(e, RecordDeadLettered)]
+            if events:
+                yield events
+    finally:
+        await consumer.stop()
+
+
+async def _reader(bootstrap: str, topics: Sequence[str]) -> AIOKafkaConsumer:
+    """A started consumer at the first record of every partition.
+
+    Partitions are asked for and assigned by hand: a consumer that was only told topics has no partition until its
+    metadata arrives, and would look as if it had read them to their end.
+    """
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        described = await admin.describe_topics(list(topics))
+    finally:
+        await admin.close()
+    parts = [TopicPartition(t["topic"], p["partition"]) for t in described for p in t["partitions"]]
+    missing = set(topics) - {part.topic for part in parts}
+    if missing:
+        raise WrongTopic(f"topics {', '.join(sorted(missing))} do not exist; start a service first, it creates them")
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, enable_auto_commit=False, max_partition_fetch_bytes=RECORD_BYTES_LIMIT
+    )
+    await consumer.start()
+    consumer.assign(parts)
+    await consumer.seek_to_beginning(*parts)
+    return consumer
 
 
 class KafkaService:

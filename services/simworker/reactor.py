@@ -39,7 +39,7 @@ class ResultCache(Protocol):
 class NoCache:
     """Remembers nothing."""
 
-    def get_result(self, key: str) -> pa.RecordBatch | None:
+    def get_result(self, key: str) -> pa.RecordBatch | None:  # noqa: ARG002 - a ResultCache's shape
         return None
 
     def put_result(self, key: str, rows: pa.RecordBatch) -> None:

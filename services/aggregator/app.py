@@ -1,0 +1,197 @@
+"""The aggregator in a cluster, a Faust app: `python -m services.aggregator.app`. One is active, others stand by.
+
+Faust brings batches of records and liveness. It is not trusted with the truth: its tables over-count across
+rebalances, so rows and positions are in DuckDB, in one transaction, and on assignment every partition is sought to the
+position stored there, whatever the group says. The active one holds a lock on its file; a standby waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import faust
+from cascade_schemas.events import AnyEvent, RecordDeadLettered
+
+from services.aggregator.shell import AggregatorShell, Delivered
+from services.aggregator.store import Store
+from services.runtime.cluster import ClusterSettings, prepare, say
+from services.runtime.kafka import Publisher, event_of, read_to_end
+
+TOPICS = ("catalog", "runs", "results")  # predictions are its own: read to their end before these
+_TAKE, _WITHIN_S = 512, 0.1
+
+
+def wait_for_lock(home: Path) -> IO[str]:
+    """Returns when this process is the active aggregator of the home; the lock ends with the process."""
+    home.mkdir(parents=True, exist_ok=True)
+    handle = (home / "aggregator.lock").open("a+")
+    said = False
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if not said:
+                say("aggregator_stands_by", home=home)
+                said = True
+            time.sleep(0.2)
+        else:
+            return handle
+
+
+class Active:
+    """The shell between Faust's streams and the aggregator; deliveries are one at a time."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self._settings = settings
+        self._store = Store(settings.settings.home / "cascade.duckdb", thread_count=settings.settings.thread_count)
+        self._publisher = Publisher(settings.bootstrap)
+        self._lock = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._shell: AggregatorShell | None = None
+
+    async def start(self) -> None:
+        """Catch up with its own predictions first: what was said is not said again by newer code."""
+        self._loop = asyncio.get_running_loop()
+        await self._publisher.start()
+        self._shell = AggregatorShell(self._store, self._publish)
+        batch: list[Delivered] = []
+        async for record in read_to_end(self._settings.bootstrap, ("predictions",)):
+            batch.append(_delivered(record.topic, record.partition, record.offset, event_of(record, "aggregator")))
+            if len(batch) == _TAKE:
+                await self._deliver(batch)
+                batch = []
+        await self._deliver(batch)
+        say("aggregator_started", home=self._settings.settings.home)
+
+    async def stop(self) -> None:
+        await self._publisher.stop()
+        self._store.close()
+
+    def position(self, topic: str, partition: int) -> int:
+        assert self._shell is not None
+        return self._shell.next_offset(topic, partition)
+
+    async def take(self, events: Sequence[Any]) -> None:
+        """Deliver a batch of Faust's events of one topic, in order of partition and offset."""
+        found: list[Delivered] = []
+        for event in events:
+            message = event.message
+            record: Any = _Read(message.topic, message.partition, message.offset, _headers(message), message.value)
+            found.append(_delivered(message.topic, message.partition, message.offset, event_of(record, "aggregator")))
+        await self._deliver(self._contiguous(sorted(found, key=lambda one: (one.topic, one.partition, one.offset))))
+
+    def _contiguous(self, found: Sequence[Delivered]) -> list[Delivered]:
+        """Without what lies beyond a gap: it was buffered before the seek, and comes again after what is missing."""
+        expected: dict[tuple[str, int], int] = {}
+        kept = []
+        for one in found:
+            place = (one.topic, one.partition)
+            due = expected.setdefault(place, self.position(*place))
+            if one.offset <= due:
+                kept.append(one)
+                expected[place] = max(due, one.offset + 1)
+        return kept
+
+    async def _deliver(self, batch: Sequence[Delivered]) -> None:
+        assert self._shell is not None
+        async with self._lock:
+            await asyncio.to_thread(self._shell.deliver, batch)
+
+    def _publish(self, events: Sequence[AnyEvent]) -> None:
+        """Called in the delivering thread; returns when the broker has them."""
+        assert self._loop is not None
+        asyncio.run_coroutine_threadsafe(self._publisher.publish(events), self._loop).result()
+
+
+class _Read:
+    """A Faust message in the shape of a consumer's record."""
+
+    def __init__(self, topic: str, partition: int, offset: int, headers: Any, value: bytes | None) -> None:
+        self.topic, self.partition, self.offset, self.headers, self.value = topic, partition, offset, headers, value
+
+
+def _headers(message: Any) -> list[tuple[str, bytes]]:
+    headers = message.headers or ()
+    return list(headers.items() if isinstance(headers, dict) else headers)
+
+
+def _delivered(topic: str, partition: int, offset: int, event: AnyEvent | None) -> Delivered:
+    return Delivered(topic, partition, offset, None if isinstance(event, RecordDeadLettered) else event)
+
+
+class AggregatorApp(faust.App):
+    """Faust's app, started only after the aggregator has caught up with its own predictions."""
+
+    active: Active
+
+    async def on_start(self) -> None:
+        await self.active.start()
+        await super().on_start()
+        self._seek_to_the_stores_positions_after_faust_has_sought()
+
+    def _seek_to_the_stores_positions_after_faust_has_sought(self) -> None:
+        """Faust seeks to the group's offsets at the end of every rebalance, after the last signal it sends."""
+        consumer = self.consumer
+        faust_seeks = consumer.perform_seek
+
+        async def perform_seek() -> None:
+            await faust_seeks()
+            for part in consumer.assignment():
+                if part.topic in TOPICS:
+                    await consumer.seek(part, self.active.position(part.topic, part.partition))
+
+        consumer.perform_seek = perform_seek  # type: ignore[method-assign]
+
+    async def on_stop(self) -> None:
+        await super().on_stop()
+        await self.active.stop()
+
+
+def make_app(settings: ClusterSettings) -> AggregatorApp:
+    app = AggregatorApp(
+        "cascade-aggregator",
+        broker=f"kafka://{settings.bootstrap}",
+        value_serializer="raw",
+        key_serializer="raw",
+        topic_disable_leader=True,
+        topic_allow_declare=False,
+        store="memory://",
+        web_enabled=False,
+        broker_session_timeout=settings.session_timeout_ms / 1000,
+        broker_heartbeat_interval=settings.session_timeout_ms / 4000,
+        consumer_auto_offset_reset="earliest",
+        consumer_max_fetch_size=16 << 20,
+        datadir=str(settings.settings.home / "faust"),
+    )
+    app.active = Active(settings)
+
+    for name in TOPICS:
+        topic = app.topic(name, value_type=bytes, value_serializer="raw", key_serializer="raw", internal=False)
+
+        async def agent(stream: Any) -> None:
+            async for events in stream.take_events(_TAKE, within=_WITHIN_S):
+                await app.active.take(events)
+
+        app.agent(topic, name=f"aggregator-{name}")(agent)
+    return app
+
+
+def main() -> None:
+    settings = ClusterSettings.from_environ(os.environ)
+    lock = wait_for_lock(settings.settings.home)
+    asyncio.run(prepare(settings.bootstrap))
+    worker = faust.Worker(make_app(settings), loglevel="warning", console_port=0, blocking_timeout=0)
+    try:
+        worker.execute_from_commandline()
+    finally:
+        lock.close()
+
+
+if __name__ == "__main__":
+    main()
