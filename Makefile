@@ -21,22 +21,22 @@ web:
 	@$(BIN)/python infra/web.py build
 
 test:
-	@$(PYTHON) infra/setup.py run test sass
+	@$(PYTHON) infra/setup.py run test sass cluster
 	@$(BIN)/python tests/run_all.py
 
 test-long:
-	@$(PYTHON) infra/setup.py run test sass
+	@$(PYTHON) infra/setup.py run test sass cluster
 	@$(BIN)/python tests/run_all.py --long
 
 check:
-	@$(PYTHON) infra/setup.py run test cluster web
+	@$(PYTHON) infra/setup.py run test sass cluster web
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python infra/web.py check
 
 bench: setup
-	@$(PYTHON) infra/setup.py run test sass
+	@$(PYTHON) infra/setup.py run test sass cluster
 	@$(BIN)/python -m tests.bench
 
 schemas: setup
