@@ -1,5 +1,6 @@
 # make run    set up, run the example on many GPUs, print the table, serve the UI     (SERVE=0 stops after the table)
 # make test   set up and run all tests; one table at the end                          (make test-long: the slow ones)
+# make test-cluster  the cluster's tests alone, on a real Kafka broker
 # make check  formatting, lint, types of Python and TypeScript
 # make bench  speed, as ratios within one run
 
@@ -8,7 +9,7 @@ SERVE ?= 1
 BIN := .venv/bin
 STARTED := $(shell date +%s)
 
-.PHONY: run setup web test test-long check bench schemas accuracy clean
+.PHONY: run setup web test test-long test-cluster check bench schemas accuracy clean
 
 setup:
 	@$(PYTHON) infra/setup.py run
@@ -27,6 +28,10 @@ test:
 test-long:
 	@$(PYTHON) infra/setup.py run test sass cluster
 	@$(BIN)/python tests/run_all.py --long
+
+test-cluster:
+	@$(PYTHON) infra/setup.py run test sass cluster
+	@$(BIN)/python -m pytest -q tests/cluster
 
 check:
 	@$(PYTHON) infra/setup.py run test sass cluster web

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "build" / "test-reports"
-SUITES = ("unit", "contract", "architecture", "golden", "simulation", "accuracy", "e2e")
+SUITES = ("unit", "contract", "architecture", "golden", "simulation", "cluster", "accuracy", "e2e")
 
 
 @dataclass

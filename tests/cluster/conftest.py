@@ -1,0 +1,141 @@
+"""A real Kafka broker for the session, and services as real processes on it."""
+
+import asyncio
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from services.ingest import admission
+from services.runtime.artifacts import ArtifactStore
+from services.runtime.kafka import Publisher, event_of, read_to_end
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN_LIMIT_S = 120
+
+
+def load_broker():
+    spec = importlib.util.spec_from_file_location("broker", ROOT / "infra" / "kafka" / "broker.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def free_port():
+    """A port whose successor is free too: the controller's."""
+    for port in range(21000, 29000, 2):
+        with socket.socket() as one, socket.socket() as two:
+            try:
+                one.bind(("127.0.0.1", port))
+                two.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no two free ports")
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory):
+    is_strict = os.environ.get("CI") == "true" or os.geteuid() == 0
+    for tool, package in (("java", "openjdk-17-jre-headless"), ("mvn", "maven")):
+        if shutil.which(tool) is None:
+            sentence = f"NOT RUN: {tool} is missing; run: sudo apt-get install {package}"
+            (pytest.fail if is_strict else pytest.skip)(sentence)
+    kafka = load_broker()
+    kafka.install()
+    data = tmp_path_factory.mktemp("kafka")
+    address = kafka.start(data, free_port())
+    yield address
+    kafka.stop(data)
+
+
+class Cluster:
+    """The services of one cluster home; every process is started and ended by id."""
+
+    def __init__(self, bootstrap, home):
+        self.bootstrap, self.home = bootstrap, home
+        self.processes = {}
+
+    def start(self, service, instance="1"):
+        environ = {
+            **os.environ,
+            "CASCADE_KAFKA": self.bootstrap,
+            "CASCADE_HOME": str(self.home),
+            "CASCADE_INSTANCE": instance,
+            "CASCADE_SESSION_TIMEOUT_MS": "3000",
+        }
+        log = (self.home / f"{service}-{instance}.log").open("ab")
+        command = [sys.executable, "-m", f"services.{service}.app"]
+        self.processes[service, instance] = subprocess.Popen(
+            command, cwd=ROOT, env=environ, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
+
+    def kill(self, service, instance="1"):
+        process = self.processes.pop((service, instance))
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+
+    def stop(self):
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(30)
+        self.processes.clear()
+
+    def publish(self, *events):
+        async def send():
+            publisher = Publisher(self.bootstrap)
+            await publisher.start()
+            try:
+                await publisher.publish(events)
+            finally:
+                await publisher.stop()
+
+        asyncio.run(send())
+
+    def events(self, *topics):
+        async def read():
+            return [event_of(record, "test") async for record in read_to_end(self.bootstrap, topics)]
+
+        return asyncio.run(read())
+
+    def upload(self, path, **options):
+        with path.open("rb") as body:
+            ref = ArtifactStore(self.home / "artifacts").put(body, path.name)
+        return admission.upload([ref], name=path.stem, model=None, source_gpu=None, **options)
+
+    def end_of(self, run_id):
+        """The run's end, waited for."""
+        deadline = time.monotonic() + RUN_LIMIT_S
+        while time.monotonic() < deadline:
+            ends = [
+                event
+                for event in self.events("predictions")
+                if event.type in ("RunCompleted", "RunFailed") and event.run_id == run_id
+            ]
+            if ends:
+                assert len({end.model_dump_json() for end in ends}) == 1
+                return ends[0]
+            time.sleep(0.3)
+        logs = "\n".join(f"{log.name}: {log.read_text()[-2000:]}" for log in self.home.glob("*.log"))
+        raise AssertionError(f"run {run_id} did not end within {RUN_LIMIT_S} s\n{logs}")
+
+
+@pytest.fixture(scope="module")
+def cluster(broker, tmp_path_factory):
+    cluster = Cluster(broker, tmp_path_factory.mktemp("cluster"))
+    for service in ("ingest", "simworker", "aggregator"):
+        cluster.start(service)
+    yield cluster
+    cluster.stop()

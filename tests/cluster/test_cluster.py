@@ -1,0 +1,101 @@
+"""The cluster on a real Kafka gives the embedded pipeline's answer, whatever is killed."""
+
+import time
+
+import pytest
+
+from services.aggregator import queries
+from services.aggregator.state_hash import state_hash
+from services.aggregator.store import Store
+from services.ingest import admission
+from services.runtime.embedded import Embedded
+from services.simworker.simulators.catalog import simulators
+from tests.factories import Clock, kineto_trace, settings
+
+GPUS = ("h100_sxm", "l4", "b200_sxm")
+
+
+@pytest.fixture(scope="module")
+def trace_file(tmp_path_factory):
+    return kineto_trace(tmp_path_factory.mktemp("trace") / "small.json", step_count=4, layers=3)
+
+
+def run_request(run_id, upload):
+    return admission.run(
+        run_id, upload.trace_id, GPUS, simulator="analytic", simulators=("analytic",), source_gpu="a100_sxm_80gb"
+    )
+
+
+@pytest.fixture(scope="module")
+def embedded_hash(tmp_path_factory, trace_file):
+    engine = Embedded(settings(tmp_path_factory.mktemp("embedded")), simulators(2), now_ms=Clock())
+    upload = admission.upload([engine.store_artifact(trace_file)], name="small", model=None, source_gpu=None)
+    engine.upload(upload)
+    engine.pump()
+    engine.request_run("run", upload.trace_id, GPUS)
+    engine.pump()
+    report = queries.run_report(engine.store, "run")
+    engine.close()
+    return report["state_hash"]
+
+
+def test_the_cluster_gives_the_embedded_answer(cluster, trace_file, embedded_hash):
+    upload = cluster.upload(trace_file)
+    cluster.publish(upload, run_request("first", upload))
+    end = cluster.end_of("first")
+    assert end.outcome == "completed"
+    assert end.state_hash == embedded_hash
+
+
+def test_a_run_asked_for_before_its_trace_ends_the_same(cluster, trace_file, embedded_hash, tmp_path):
+    other = kineto_trace(tmp_path / "other.json", step_count=4, layers=3)
+    upload = cluster.upload(other)
+    cluster.publish(run_request("early", upload))
+    time.sleep(1)
+    cluster.publish(upload)
+    assert cluster.end_of("early").state_hash == embedded_hash
+
+
+@pytest.mark.parametrize("service", ["ingest", "simworker", "aggregator"])
+def test_a_killed_service_loses_nothing(cluster, trace_file, embedded_hash, service):
+    """kill -9 while it works, another in its place: the run completes with the same answer."""
+    upload = cluster.upload(trace_file)
+    run_id = f"killed-{service}"
+    cluster.publish(run_request(run_id, upload))
+    time.sleep(0.2)
+    cluster.kill(service)
+    cluster.start(service)
+    assert cluster.end_of(run_id).state_hash == embedded_hash
+
+
+def test_the_whole_log_delivered_again_changes_nothing(cluster, embedded_hash):
+    topics = ("catalog", "runs", "results")
+    cluster.publish(*[event for event in cluster.events(*topics) if event is not None])
+    upload_free_run = next(event for event in cluster.events("runs") if event.run_id == "first")
+    cluster.publish(upload_free_run.model_copy(update={"run_id": "again"}))
+    assert cluster.end_of("again").state_hash == embedded_hash
+
+
+def test_a_deleted_store_is_rebuilt_from_the_log(cluster, embedded_hash):
+    expected = {e.run_id: e.state_hash for e in cluster.events("predictions") if e.type == "RunCompleted"}
+    cluster.kill("aggregator")
+    for file in cluster.home.glob("cascade.duckdb*"):
+        file.unlink()
+    cluster.start("aggregator")
+    ends = len(cluster.events("results"))
+    deadline = time.monotonic() + 90
+    time.sleep(10)
+    while time.monotonic() < deadline:
+        cluster.processes["aggregator", "1"].terminate()
+        cluster.processes["aggregator", "1"].wait(30)
+        store = Store(cluster.home / "cascade.duckdb")
+        try:
+            if sum(offset for (topic, _), offset in store.positions().items() if topic == "results") >= ends:
+                rebuilt = {run["run_id"]: state_hash(store, run["run_id"]) for run in queries.runs(store)}
+                assert rebuilt == expected
+                return
+        finally:
+            store.close()
+        cluster.start("aggregator")
+        time.sleep(8)
+    raise AssertionError("the store was not rebuilt in time")
