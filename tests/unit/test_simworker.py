@@ -106,4 +106,9 @@ def test_the_worker_says_what_it_did():
     said = answers(worker(Counting()), request())
     (finished,) = [event for event in said if isinstance(event, SimulatorFinished)]
     assert (finished.simulated_count, finished.failed_count) == (5, 0)
-    assert [event.type for event in said] == ["SimulatorStarted", "KernelsSimulated", "SimulatorLogged", "SimulatorFinished"]
+    assert [event.type for event in said] == [
+        "SimulatorStarted",
+        "KernelsSimulated",
+        "SimulatorLogged",
+        "SimulatorFinished",
+    ]
