@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pyarrow as pa
 from cascade_schemas.gpu import UnknownGpu, known_gpus, load_gpu
 from cascade_schemas.model import ModelSpec, UnknownModel, UnsupportedModel, load_model
 from pydantic import ValidationError
@@ -339,7 +340,12 @@ def _validate(arguments: argparse.Namespace, _: Settings) -> int:
     if not arguments.pairs.is_file():
         raise BadInput(f"{arguments.pairs}: no such file")
     with _screen.status(f"scoring {arguments.pairs.name}"):
-        rows = validate(arguments.pairs)
+        try:
+            found = validate(arguments.pairs)
+        except (pa.ArrowInvalid, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise BadInput(f"{arguments.pairs}: cannot be read as a Parquet table of pairs: {reason}") from error
+    rows = [row | {"refused": row["n"] if row["rows"] == "refused" else 0} for row in found]
     _print(arguments, rows, validation_table)
     return 0
 
