@@ -42,7 +42,7 @@ def measured_request(steps: Sequence[StepTraced], prompts: Sequence[int]) -> Spa
     if not prefills and not any(step.context_requests for step in ran):
         reason = "the trace has no prefill step"
     else:
-        reason = "the trace does not tell which request a prefill chunk belongs to; import it with the prompts' lengths"
+        reason = "the trace does not tell which request a prefill chunk belongs to: import it with the prompts' lengths"
     return Span(-1, None, (), generating, ttft_reason=reason, tpot_reason=tpot_reason)
 
 
