@@ -45,8 +45,8 @@ def make_venv() -> None:
     if has_module("virtualenv"):
         run([sys.executable, "-m", "virtualenv", "-q", str(VENV)])
         return
-    if has_module("pip"):
-        run([sys.executable, "-m", "venv", "--without-pip", str(VENV)])
+    bare = [sys.executable, "-m", "venv", "--without-pip", str(VENV)]
+    if has_module("pip") and subprocess.run(bare, capture_output=True, check=False).returncode == 0:
         run([sys.executable, "-m", "pip", "--python", str(VENV / "bin" / "python"), "install", "-q", "pip"])
         return
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
