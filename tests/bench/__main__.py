@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from tests.bench import imports, pipeline, scale
+from tests.bench import imports, pipeline, sass, scale
 
-BENCHES = {"import": imports.run, "scale": scale.run, "pipeline": pipeline.run}
+BENCHES = {"import": imports.run, "scale": scale.run, "pipeline": pipeline.run, "sass": sass.run}
 
 
 def main() -> None:

@@ -40,7 +40,10 @@ from services.simworker.simulators.sass.opcodes import (
     STORE,
 )
 from services.simworker.simulators.sass.state import (
+    BANK_GROUPS,
+    BANKS,
     DEPTH,
+    DRAM_ROWS,
     L1,
     L2,
     MEMORY_PIPE,
@@ -53,6 +56,7 @@ from services.simworker.simulators.sass.state import (
     Code,
     Fixed,
     Numbers,
+    Warps,
 )
 
 # Slots of `told`.
@@ -78,7 +82,10 @@ STALL_BARRIER: Final = 18
 PARKED_WARPS: Final = 19  # at a barrier when nothing could go on: a deadlock
 LIVE_WARPS: Final = 20
 DONE_CTAS: Final = 21
-PIPE_BUSY: Final = 22  # PIPE_COUNT + 1 entries: cycles that sub-cores' pipes were held
+REQUESTS: Final = 22  # that left an SM
+REQUEST_CYCLES: Final = 23  # until their answers were back
+ROWS_OPENED: Final = 24  # in DRAM
+PIPE_BUSY: Final = 25  # PIPE_COUNT + 1 entries: cycles that sub-cores' pipes were held
 TOLD_SIZE: Final = PIPE_BUSY + PIPE_COUNT + 1
 
 WHEEL: Final = 4096  # cycles ahead that a scheduler's next look can lie; farther ones look once more in between
@@ -99,51 +106,53 @@ NEXT_CTA: Final = 1
 @inlined
 def _take(calendars: Calendars, row: int, time: int, cost: int) -> int:
     """The first time from `time` on at which the resource is free for `cost`; it is taken."""
-    capacity = WINDOW_CYCLES * UNIT
+    windows = calendars.windows
     window = time >> WINDOW_SHIFT
     first = window
     while True:
         slot = window & (WINDOWS - 1)
-        if calendars.window[row, slot] != window:
-            calendars.window[row, slot] = window
-            calendars.fill[row, slot] = 0
-            calendars.skip[row, slot] = window
+        if windows[row, slot, 0] != window:
+            windows[row, slot, 0] = window
+            windows[row, slot, 1] = 0
+            windows[row, slot, 2] = window
             break
-        onward = calendars.skip[row, slot]
+        onward = signed(windows[row, slot, 2])
         if onward == window:
             break
         window = onward
     # Shorten the way for whoever comes next.
     while first != window:
         slot = first & (WINDOWS - 1)
-        onward = calendars.skip[row, slot]
-        calendars.skip[row, slot] = window
+        onward = signed(windows[row, slot, 2])
+        windows[row, slot, 2] = window
         first = onward
     slot = window & (WINDOWS - 1)
-    fill = calendars.fill[row, slot]
-    calendars.fill[row, slot] = fill + cost
-    if fill + cost >= capacity:
+    fill = signed(windows[row, slot, 1])
+    windows[row, slot, 1] = fill + cost
+    if fill + cost >= WINDOW_CYCLES * UNIT:
         # What does not fit into this window is the next one's.
-        over = fill + cost - capacity
-        calendars.skip[row, slot] = window + 1
-        nxt = (window + 1) & (WINDOWS - 1)
-        if calendars.window[row, nxt] != window + 1:
-            calendars.window[row, nxt] = window + 1
-            calendars.fill[row, nxt] = 0
-            calendars.skip[row, nxt] = window + 1
-        calendars.fill[row, nxt] += over
+        windows[row, slot, 2] = window + 1
+        after = (window + 1) & (WINDOWS - 1)
+        if windows[row, after, 0] != window + 1:
+            windows[row, after, 0] = window + 1
+            windows[row, after, 1] = 0
+            windows[row, after, 2] = window + 1
+        windows[row, after, 1] += fill + cost - WINDOW_CYCLES * UNIT
     return signed(max(time, (window << WINDOW_SHIFT) + fill // UNIT))
 
 
 @inlined
-def _slice_of(n: Numbers, sector: int) -> tuple[int, int]:
-    """(slice, line within the slice)."""
+def _locate(n: Numbers, sector: int, where: NDArray[np.int64]) -> None:
+    """Writes where the line of a sector lives beyond L1; done once per line, since it takes divisions."""
     rest = sector >> 3  # 256 B, the stride of channels
-    channel = rest % n.channels
     above = rest // n.channels
+    channel = rest - above * n.channels
+    # The address without the channel's digits, in which bits of banks and rows are counted.
+    within = (above << 3) | (sector & 7)
     if n.slices_per_channel == 1:
-        return channel, above * 2 + ((sector >> 2) & 1)
-    if n.slice_bit < 8:
+        part = signed(0)
+        line = above * 2 + ((sector >> 2) & 1)
+    elif n.slice_bit < 8:
         part = (sector >> (n.slice_bit - 5)) & (n.slices_per_channel - 1)
         line = above
     else:
@@ -161,26 +170,70 @@ def _slice_of(n: Numbers, sector: int) -> tuple[int, int]:
             if remainder >> bits:
                 remainder ^= polynomial
         index ^= remainder
-    return index, line
+    bank = 0
+    weight = 1
+    bits = n.bank_bits
+    while weight < n.banks:
+        bank += ((within >> ((bits & 63) - 5)) & 1) * weight
+        bits >>= 6
+        weight <<= 1
+    where[SLICE] = index
+    where[SET] = (line ^ (line // n.l2_sets)) % n.l2_sets
+    where[CHANNEL] = index // n.slices_per_channel
+    where[BANK] = bank
+    where[ROW] = (within >> (n.row_bit - 5)) + 1
+
+
+# Slots of `where`.
+SLICE: Final = 0
+SET: Final = 1
+CHANNEL: Final = 2
+BANK: Final = 3
+ROW: Final = 4
 
 
 @inlined
-def _dram(n: Numbers, calendars: Calendars, index: int, time: int) -> int:
-    """When a sector's data leaves DRAM; the channel's bus is taken."""
-    row = n.channels * n.slices_per_channel + index // n.slices_per_channel
-    return _take(calendars, row, time, n.dram_cost) + n.dram_latency
+def _dram(
+    n: Numbers, l2: L2, calendars: Calendars, told: NDArray[np.int64], where: NDArray[np.int64], time: int
+) -> int:
+    """When a sector's data leaves DRAM; the channel's bus, its bank group and, for another row, its bank are taken."""
+    channel = where[CHANNEL]
+    bank = where[BANK]
+    slices = n.channels * n.slices_per_channel
+    own = slices + n.channels + n.sm_count + channel * DRAM_ROWS
+    if l2.open_row[channel, bank] != where[ROW]:
+        l2.open_row[channel, bank] = where[ROW]
+        told[ROWS_OPENED] += 1
+        time = _take(calendars, own + BANK_GROUPS + bank, time, n.bank_cost)
+        time = _take(calendars, own + BANK_GROUPS + BANKS, time, n.row_cost) + n.row_latency
+    time = _take(calendars, own + (bank & (n.bank_groups - 1)), time, n.group_cost)
+    return _take(calendars, slices + channel, time, n.dram_cost) + n.dram_latency
 
 
 @inlined
 def _l2(
-    n: Numbers, l2: L2, calendars: Calendars, told: NDArray[np.int64], sector: int, time: int, is_write: bool
-) -> int:
-    """When a slice has the data, or has taken the write."""
-    index, line_in_slice = _slice_of(n, sector)
-    time = _take(calendars, index, time, n.slice_cost)
+    n: Numbers,
+    l2: L2,
+    calendars: Calendars,
+    told: NDArray[np.int64],
+    where: NDArray[np.int64],
+    sector: int,
+    time: int,
+    is_write: bool,
+    is_partial: bool,
+) -> tuple[int, int]:
+    """When a slice has the data, or has taken the write; and when the request has left its SM."""
+    index = where[SLICE]
+    set_index = where[SET]
+    place = l2.next_accepted[index]
+    l2.next_accepted[index] = place + 1 if place + 1 < l2.accepted.shape[1] else 0
+    # The crossbar gives a slice one request a cycle, and none while the queue before the slice is full.
+    crossed = _take(calendars, index, max(time, l2.accepted[index, place] - n.request_latency), n.slice_cost)
+    miss_place = l2.next_missed[index]
+    time = max(crossed + n.request_latency, l2.missed[index, miss_place])
+    l2.accepted[index, place] = time
     tag = (sector >> 2) + 1
     part = sector & 3
-    set_index = (line_in_slice ^ (line_in_slice // n.l2_sets)) % n.l2_sets
     tags = l2.tags[index, set_index]
     used = l2.used[index, set_index]
     way = -1
@@ -202,34 +255,43 @@ def _l2(
         if is_write:
             told[L2_WRITE_HITS] += 1
             l2.dirty[index, set_index, way] |= 1 << part
-            return time
+            return time, crossed
         told[L2_READ_HITS] += 1
-        return signed(max(time, l2.fills[index, set_index, way, part]))
+        return signed(max(time, l2.fills[index, set_index, way, part])), crossed
     if way < 0:
         way = victim
         if l2.dirty[index, set_index, way] != 0:
+            home = np.empty(5, np.int64)
+            _locate(n, (tags[way] - 1) << 2, home)
             for other in range(4):
                 if l2.dirty[index, set_index, way] >> other & 1:
                     told[DRAM_WRITES] += 1
-                    _dram(n, calendars, index, time)
-            l2.dirty[index, set_index, way] = 0
+                    _dram(n, l2, calendars, told, home, time)
         tags[way] = tag
         for other in range(4):
             l2.fills[index, set_index, way, other] = 0
     used[way] = time
     if is_write:
-        # A written sector is not fetched first.
+        # A written sector is not fetched first, and one written in part is not yet to be read.
         l2.dirty[index, set_index, way] |= 1 << part
-        l2.fills[index, set_index, way, part] = time
-        return time
+        if not is_partial:
+            l2.fills[index, set_index, way, part] = time
+        return time, crossed
     entry = l2.next_mshr[index]
     l2.next_mshr[index] = entry + 1 if entry + 1 < n.l2_mshrs else 0
     time = max(time, l2.mshrs[index, entry])
     told[DRAM_READS] += 1
-    ready = _dram(n, calendars, index, time)
+    channel = where[CHANNEL]
+    credit = l2.next_returned[channel]
+    l2.next_returned[channel] = credit + 1 if credit + 1 < l2.returned.shape[1] else 0
+    time = max(time, l2.returned[channel, credit])
+    l2.next_missed[index] = miss_place + 1 if miss_place + 1 < l2.missed.shape[1] else 0
+    l2.missed[index, miss_place] = time
+    ready = _dram(n, l2, calendars, told, where, time)
+    l2.returned[channel, credit] = ready
     l2.mshrs[index, entry] = ready
     l2.fills[index, set_index, way, part] = ready
-    return signed(ready)
+    return signed(ready), crossed
 
 
 @inlined
@@ -243,10 +305,12 @@ def _l1_way(n: Numbers, l1: L1, sm: int, line: int, time: int) -> int:
             l1.used[sm, way] = time
             return signed(way)
         way = l1.chain[sm, way] - 1
-    set_index = line % n.l1_sets
+    set_index = line & (n.l1_sets - 1)
     if l1.occupied[sm, set_index] < n.l1_ways:
         way = set_index * n.l1_ways + l1.occupied[sm, set_index]
         l1.occupied[sm, set_index] += 1
+        for part in range(4):
+            l1.fills[sm, way, part] = 0
     else:
         way = set_index * n.l1_ways
         for candidate in range(way, (set_index + 1) * n.l1_ways):
@@ -283,41 +347,53 @@ def access_global(
     kind: int,
     bypasses: bool,
     told: NDArray[np.int64],
+    where: NDArray[np.int64],
 ) -> tuple[int, int, int]:
     """A warp's access: (when all data or acknowledgements are back, last cycle in the load-store unit, next word)."""
     runs = signed(memory[at])
     cycle = start
     done = start
     banks_used = signed(0)
+    line = signed(-1)
+    way = signed(-1)
     is_write = kind in (STORE, BULK_STORE)
     reply_row = n.channels * (n.slices_per_channel + 1) + sm
     for run in range(runs, 0, -1):
         word = memory[at + run]
         first = signed(word >> np.uint64(8))
-        count = signed(word & np.uint64(0xFF))
+        count = signed(word & np.uint64(0x7F))
+        is_partial = (word & np.uint64(0x80)) != 0
         for sector in range(first + count - 1, first - 1, -1):
+            if sector >> 2 != line:
+                line = sector >> 2
+                way = -1
+                _locate(n, sector, where)
             if bypasses:
                 if banks_used != 0:
                     cycle += 1
                 banks_used = 1
                 sent = max(cycle, l1.port_free[sm])
                 l1.port_free[sm] = sent + 1
-                ready = _l2(n, l2, calendars, told, sector, sent + n.request_latency, is_write)
+                crossing = max(sent, l1.crossbar_free[sm])
+                ready, crossed = _l2(n, l2, calendars, told, where, sector, crossing, is_write, is_partial)
+                l1.crossbar_free[sm] = crossed + 1 + ((crossed - crossing) >> 1)
                 back = _take(calendars, reply_row, ready + 1, n.reply_cost) + n.reply_latency - 1
+                told[REQUESTS] += 1
+                told[REQUEST_CYCLES] += back - cycle
                 done = max(done, back + (0 if is_write else L1_TO_REGISTER))
                 continue
-            bank = signed(1) << (sector % n.l1_banks)
+            bank = signed(1) << (sector & (n.l1_banks - 1))
             if banks_used & bank:
                 cycle += 1
                 banks_used = 0
             banks_used |= bank
             tag_time = max(cycle + n.l1_latency, l1.stalled_until[sm])
-            line = sector >> 2
             part = sector & 3
-            way = _l1_way(n, l1, sm, line, tag_time)
+            if way < 0:
+                way = _l1_way(n, l1, sm, line, tag_time)
             if is_write:
                 told[L1_WRITES] += 1
-                if l1.fills[sm, way, part] == 0:
+                if l1.fills[sm, way, part] == 0 and not is_partial:
                     l1.fills[sm, way, part] = tag_time
             else:
                 told[L1_READS] += 1
@@ -334,8 +410,13 @@ def access_global(
             l1.stalled_until[sm] = max(l1.stalled_until[sm], sent - n.l1_miss_queue)
             # The queue in front of L1 holds a cycle's accesses per stage; when it is full, the unit waits.
             cycle = max(cycle, l1.stalled_until[sm] - n.l1_latency * n.l1_banks)
-            ready = _l2(n, l2, calendars, told, sector, sent + n.request_latency, is_write)
+            # The SM's requests enter the crossbar in order: one for a busy slice holds up all behind it.
+            crossing = max(sent, l1.crossbar_free[sm])
+            ready, crossed = _l2(n, l2, calendars, told, where, sector, crossing, is_write, is_partial)
+            l1.crossbar_free[sm] = crossed + 1 + ((crossed - crossing) >> 1)
             back = _take(calendars, reply_row, ready + 1, n.reply_cost) + n.reply_latency - 1
+            told[REQUESTS] += 1
+            told[REQUEST_CYCLES] += back - cycle
             if is_write:
                 done = max(done, back)
             else:
@@ -353,6 +434,7 @@ def simulate(
     l1: L1,
     l2: L2,
     calendars: Calendars,
+    warps: Warps,
     base: int,
     resident: int,
     width: int,
@@ -376,11 +458,11 @@ def simulate(
     started = np.zeros(warp_count, np.int64)
     last_back = np.zeros(warp_count, np.int64)  # of stores and loads without a register
     memory_bound = np.zeros(warp_count, np.int64)
-    registers = np.zeros((warp_count, 258), np.int64)
-    from_memory = np.zeros((warp_count, 258), np.uint8)
+    registers = warps.registers
+    from_memory = warps.from_memory
+    group_fill = warps.group_fill
     group_open = np.zeros(warp_count, np.int64)  # fill time of the copies since the last LDGDEPBAR
     group_count = np.zeros(warp_count, np.int64)
-    group_fill = np.zeros((warp_count, DEPTH), np.int64)  # running maximum per group
     cta_slot = np.zeros(warp_count, np.int64)
 
     slots = n.sm_count * resident
@@ -400,6 +482,7 @@ def simulate(
     bank_free = np.zeros((scheduler_count, n.register_banks), np.int64)  # half cycles
     unit_of_memory = np.zeros(n.sm_count, np.int64)
     last_issued = np.full(scheduler_count, -1, np.int64)
+    where = np.empty(5, np.int64)
     look = np.full(scheduler_count, NEVER, np.int64)
 
     words = (scheduler_count + 63) >> 6
@@ -419,6 +502,12 @@ def simulate(
                 launch_queue[launches] = sm * resident + round_
                 launch_time[launches] = base + round_
                 launches += 1
+
+    for sm in range(n.sm_count):
+        for set_index in range(n.l1_sets):
+            if l1.occupied[sm, set_index] != 0 and n.flushes_l1 != 0:
+                l1.occupied[sm, :] = 0
+                l1.buckets[sm, :] = 0
 
     while True:
         # --- CTAs that have a place
@@ -510,15 +599,7 @@ def simulate(
                 if chosen < 0:
                     if later == NEVER:
                         continue
-                    idle = later - now
-                    if ready[blocked] <= now:
-                        told[STALL_PIPE] += idle
-                    elif memory_bound[blocked]:
-                        told[STALL_MEMORY] += idle
-                    elif parked:
-                        told[STALL_BARRIER] += idle
-                    else:
-                        told[STALL_DEPENDENCY] += idle
+                    _tell_stall(told, ready[blocked], memory_bound[blocked], now, later)
                     waiting += _look_at(look, wheel, scheduler, later, now)
                     continue
 
@@ -589,16 +670,16 @@ def simulate(
                             else:
                                 bypasses = (signed(record >> np.uint64(57)) & 1) == 1 or n.skips_l1 == 1
                                 done, last_cycle, memory_at[warp] = access_global(
-                                    n, l1, l2, calendars, code.memory, at, sm, begun, kind, bypasses, told
+                                    n, l1, l2, calendars, code.memory, at, sm, begun, kind, bypasses, told, where
                                 )
                         unit_of_memory[sm] = last_cycle + 1
                         told[PIPE_BUSY + pipe] += last_cycle - begun + 1
                     if destination != 0:
                         registers[warp, destination] = done
                         from_memory[warp, destination] = is_memory
+                    last_back[warp] = max(last_back[warp], done)
                     if kind == LDGSTS:
                         group_open[warp] = max(group_open[warp], done)
-                        last_back[warp] = max(last_back[warp], done)
                     elif kind == LDGDEPBAR:
                         count = group_count[warp]
                         before = group_fill[warp, (count - 1) & (DEPTH - 1)] if count > 0 else 0
@@ -612,23 +693,16 @@ def simulate(
                                 next_ready, group_fill[warp, (group_count[warp] - newest - 1) & (DEPTH - 1)]
                             )
                     elif kind == MEMBAR:
-                        for register in range(258):
-                            next_ready = max(next_ready, registers[warp, register])
                         next_ready = max(next_ready, last_back[warp])
                     elif kind == ATOMIC:
                         next_ready = max(next_ready, done)
-                        last_back[warp] = max(last_back[warp], done)
                     elif kind == BULK_LOAD:
                         cta_bulk[slot] = max(cta_bulk[slot], done)
-                        last_back[warp] = max(last_back[warp], done)
                     elif kind == MBARRIER_WAIT:
                         next_ready = max(next_ready, cta_bulk[slot])
                     elif kind == BAR:
                         status[warp] = PARKED
                         cta_arrived[slot] += 1
-                        last_back[warp] = max(last_back[warp], done)
-                    else:
-                        last_back[warp] = max(last_back[warp], done)
                     ended = pc[warp] >= end[warp]
                     if not ended:
                         record = instructions[pc[warp]]
@@ -645,13 +719,14 @@ def simulate(
                         memory_bound[warp] = bound
                         ready[warp] = next_ready
                         if status[warp] == RUNNING:
-                            later = min(later, max(next_ready, id_free[scheduler, pipe_of[warp]]))
+                            time = max(next_ready, id_free[scheduler, pipe_of[warp]])
+                            if time < later:
+                                later = time
+                                blocked = warp
 
                 wake = False
                 if ended:
                     finish = max(done, last_back[warp])
-                    for register in range(1, 258):
-                        finish = max(finish, registers[warp, register])
                     status[warp] = IDLE
                     told[WARP_CYCLES] += finish - started[warp]
                     cta_live[slot] -= 1
@@ -687,7 +762,11 @@ def simulate(
                         else:
                             waiting += _look_at(look, wheel, home, ready[other], now)
                 if later != NEVER:
+                    if blocked >= 0 and later > now + 1:
+                        _tell_stall(told, ready[blocked], memory_bound[blocked], now + 1, later)
                     waiting += _look_at(look, wheel, scheduler, later, now)
+                elif parked or status[warp] == PARKED:
+                    told[STALL_BARRIER] += 1
         now += 1
 
     told[CYCLES] = last_end - base + LAST_CYCLES
@@ -719,6 +798,17 @@ def _look_at(look: NDArray[np.int64], wheel: NDArray[np.uint64], scheduler: int,
     look[scheduler] = time
     wheel[time & (WHEEL - 1), scheduler >> 6] |= bit
     return 1 if before == NEVER else 0
+
+
+@inlined
+def _tell_stall(told: NDArray[np.int64], ready: int, memory_bound: int, since: int, until: int) -> None:
+    """What the first warp to go on waits for; cycles in which all wait at barriers are not seen from here."""
+    if ready <= since:
+        told[STALL_PIPE] += until - since
+    elif memory_bound:
+        told[STALL_MEMORY] += until - since
+    else:
+        told[STALL_DEPENDENCY] += until - since
 
 
 @inlined

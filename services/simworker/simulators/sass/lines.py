@@ -2,7 +2,8 @@
 
 An instruction is one 64-bit record, laid out by the shifts below. A memory instruction with active lanes also has words
 in `memory`, in the warp's order: for shared memory the number of cycles its banks need; for global memory the number of
-runs, then each run of neighbouring 32-byte sectors as sector << 8 | count.
+runs, then each run of neighbouring 32-byte
+sectors as sector << 8 | count, with bit 7 set where the lanes do not cover the sectors whole.
 """
 
 from __future__ import annotations
@@ -497,11 +498,8 @@ def read_lines(
                     memory[n_memory] = np.uint64(_bank_cycles(lanes, n_lane))
                     n_memory += 1
                 elif is_run:
-                    begin_sector = base >> 5
-                    count = ((base + (n_lane - 1) * stride + width - 1) >> 5) - begin_sector + 1
-                    memory[n_memory] = np.uint64(1)
-                    memory[n_memory + 1] = np.uint64((begin_sector << 8) | count)
-                    n_memory += 2
+                    count = ((base + (n_lane - 1) * stride + width - 1) >> 5) - (base >> 5) + 1
+                    n_memory += _run_with_ends(base, n_lane, stride, width, memory, n_memory)
                     sectors += count
                 else:
                     touched = step // max(n_lane, 1) if flags & IS_BULK else width
@@ -579,6 +577,36 @@ def _bank_cycles(lanes: NDArray[np.int64], count: int) -> int:
     return worst
 
 
+PARTIAL: Final = 0x80
+
+
+@inlined
+def _run_with_ends(base: int, count: int, stride: int, width: int, memory: NDArray[np.uint64], at: int) -> int:
+    """Words written for lanes a small stride apart: between the ends, sectors are whole if the lanes leave no gap."""
+    end = base + (count - 1) * stride + width  # first byte after
+    first = base >> 5
+    last = (end - 1) >> 5
+    if stride > width or last == first:
+        whole = stride <= width and base & 31 == 0 and end & 31 == 0
+        memory[at] = np.uint64(1)
+        memory[at + 1] = np.uint64((first << 8) | (0 if whole else PARTIAL) | (last - first + 1))
+        return 2
+    runs = 0
+    if base & 31:
+        runs += 1
+        memory[at + runs] = np.uint64((first << 8) | PARTIAL | 1)
+        first += 1
+    tail = 1 if end & 31 else 0
+    if last - tail >= first:
+        runs += 1
+        memory[at + runs] = np.uint64((first << 8) | (last - tail - first + 1))
+    if tail:
+        runs += 1
+        memory[at + runs] = np.uint64((last << 8) | PARTIAL | 1)
+    memory[at] = np.uint64(runs)
+    return runs + 1
+
+
 @inlined
 def _runs(lanes: NDArray[np.int64], count: int, width: int, memory: NDArray[np.uint64], at: int) -> tuple[int, int]:
     """(runs, sectors) written to memory[at:]: the different 32-byte sectors, ascending."""
@@ -590,23 +618,25 @@ def _runs(lanes: NDArray[np.int64], count: int, width: int, memory: NDArray[np.u
             lanes[place] = lanes[place - 1]
             place -= 1
         lanes[place] = value
+    size = max(width, 1)
     runs = 0
     sectors = 0
-    begin = lanes[0] >> 5
-    last = (lanes[0] + max(width, 1) - 1) >> 5
-    for lane in range(1, count):
-        low = lanes[lane] >> 5
-        high = (lanes[lane] + max(width, 1) - 1) >> 5
-        if low <= last + 1:
-            last = max(last, high)
-        else:
-            runs += 1
-            memory[at + runs] = np.uint64((begin << 8) | min(last - begin + 1, 255))
-            sectors += min(last - begin + 1, 255)
-            begin = low
-            last = high
-    runs += 1
-    memory[at + runs] = np.uint64((begin << 8) | min(last - begin + 1, 255))
-    sectors += min(last - begin + 1, 255)
+    begin = lanes[0]  # of the bytes of the open run
+    end = begin + size
+    covered = True
+    for lane in range(1, count + 1):
+        value = lanes[lane] if lane < count else signed(1) << 62
+        if value <= end or (value >> 5) <= ((end - 1) >> 5) + 1:
+            covered = covered and value <= end
+            end = max(end, value + size)
+            continue
+        whole = covered and begin & 31 == 0 and end & 31 == 0
+        length = min(((end - 1) >> 5) - (begin >> 5) + 1, 127)
+        runs += 1
+        memory[at + runs] = np.uint64(((begin >> 5) << 8) | (0 if whole else PARTIAL) | length)
+        sectors += length
+        begin = value
+        end = value + size
+        covered = True
     memory[at] = np.uint64(runs)
     return runs, sectors

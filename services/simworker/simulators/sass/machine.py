@@ -53,6 +53,9 @@ class Machine:
     l2_ways: int
     l2_mshrs: int
     l2_latency: int  # ROP
+    slice_queue: int  # requests that wait before a slice, in the crossbar's output too
+    l2_miss_queue: int  # misses that wait between a slice and its channel
+    dram_credits: int  # requests that a channel has under way
     channels: int
     slices_per_channel: int
     partition_indexing: int
@@ -105,6 +108,14 @@ def machine_of(options: dict[str, str]) -> Machine:
     burst = _positive(options, "gpgpu_dram_burst_length", 4)
     ratio = _positive(options, "dram_data_command_freq_ratio", 2)
     bus_bytes = _positive(options, "gpgpu_dram_buswidth", 4) * _positive(options, "gpgpu_n_mem_per_ctrlr", 1)
+    queues = (
+        _integers(options, "gpgpu_dram_partition_queues", ":")
+        if options.get("gpgpu_dram_partition_queues")
+        else (8, 8, 8, 8)
+    )
+    banks = _positive(options, "gpgpu_l1_banks", 1)
+    if banks & (banks - 1):
+        raise BadConfig(f"-gpgpu_l1_banks {banks}: must be a power of two")
     latency, initiation, absent = _pipes(options, schedulers)
     adaptive = _integer(options, "gpgpu_adaptive_cache_config", 0)
     unified = _integer(options, "gpgpu_unified_l1d_size", 0) << 10 if adaptive else 0
@@ -126,7 +137,7 @@ def machine_of(options: dict[str, str]) -> Machine:
         absent=absent,
         shared_latency=_positive(options, "gpgpu_smem_latency", 20),
         l1_latency=_positive(options, "gpgpu_l1_latency", 20),
-        l1_banks=_positive(options, "gpgpu_l1_banks", 1),
+        l1_banks=banks,
         l1_sets=l1[0],
         l1_ways=l1[1],
         l1_mshrs=l1[2],
@@ -138,6 +149,10 @@ def machine_of(options: dict[str, str]) -> Machine:
         l2_ways=l2[1],
         l2_mshrs=l2[2],
         l2_latency=_integer(options, "gpgpu_l2_rop_latency", 85),
+        slice_queue=queues[0] + _positive(options, "icnt_out_buffer_limit", 64),
+        l2_miss_queue=queues[1] + l2[3],
+        dram_credits=_positive(options, "gpgpu_frfcfs_dram_sched_queue_size", 64)
+        + _positive(options, "gpgpu_dram_return_queue_size", 116),
         channels=_positive(options, "gpgpu_n_mem", None),
         slices_per_channel=_positive(options, "gpgpu_n_sub_partition_per_mchannel", 1),
         partition_indexing=_integer(options, "gpgpu_memory_partition_indexing", 0),
@@ -184,6 +199,8 @@ def _cache(options: dict[str, str], name: str) -> tuple[int, int, int, int]:
     if not found:
         raise BadConfig(f"-{name} {text!r}: is not S:sets:line:ways,…,A:entries:merge,queue:…")
     sets, line, ways, entries, _, queue = map(int, found.groups())
+    if name == "gpgpu_cache:dl1" and sets & (sets - 1):
+        raise BadConfig(f"-{name} {text}: the number of sets must be a power of two")
     if line != LINE_BYTES or 0 in {sets, ways, entries, queue} or sets * ways > 1 << 24:
         raise BadConfig(f"-{name} {text}: sets, ways, entries and queue must be above 0, and lines of {LINE_BYTES} B")
     return sets, ways, entries, queue

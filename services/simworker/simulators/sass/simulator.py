@@ -16,6 +16,7 @@ from services.simworker.simulators.sass.state import (
     fresh_calendars,
     fresh_l1,
     fresh_l2,
+    fresh_warps,
     numbers_of,
     pipes_of,
 )
@@ -52,7 +53,9 @@ class Simulation:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._pipes = pipes_of(machine)
+        self._l1 = fresh_l1(machine)
         self._l2 = fresh_l2(machine)
+        self._warps = fresh_warps(machine)
         self._calendars = fresh_calendars(machine)
         # Time goes on from kernel to kernel, so that whatever a fill waited for has arrived long before.
         self._base = 1 << 16
@@ -73,9 +76,10 @@ class Simulation:
             numbers_of(machine, ways),
             self._pipes,
             code,
-            fresh_l1(machine, ways),
+            self._l1,
             self._l2,
             self._calendars,
+            self._warps,
             self._base,
             min(resident, max(1, machine.threads_per_sm // 32 // width)),
             width,

@@ -16,8 +16,12 @@ MEMORY_PIPE: Final = PIPE_COUNT
 # A calendar is a resource's time in windows; requests are made out of time order, so a queue would serialise too much.
 WINDOW_CYCLES: Final = 32
 WINDOW_SHIFT: Final = 5
-WINDOWS: Final = 2048  # ahead of the oldest request: 65 k cycles of backlog, more than any machine's requests in flight
+WINDOWS: Final = 512  # ahead of the oldest request: 16 k cycles, more backlog than any machine's queues hold
 UNIT: Final = 1024  # parts of a cycle that costs are counted in
+BANKS: Final = 16
+BANK_GROUPS: Final = 4
+DRAM_ROWS: Final = BANK_GROUPS + BANKS + 1  # calendars of a channel's DRAM: groups, banks, activations
+REGISTERS: Final = 258
 DEPTH: Final = 64  # async-copy groups that a DEPBAR can name
 
 
@@ -39,6 +43,7 @@ class Numbers(NamedTuple):
     l1_mshrs: int
     l1_miss_queue: int
     skips_l1: int
+    flushes_l1: int
     l2_sets: int
     l2_ways: int
     l2_mshrs: int
@@ -50,11 +55,16 @@ class Numbers(NamedTuple):
     reply_latency: int  # slice to the SM's L1
     slice_cost: int  # units per access
     reply_cost: int
-    dram_cost: int
+    dram_cost: int  # of the channel's data bus, per sector
+    group_cost: int  # of a bank group, whose columns follow each other more slowly
+    bank_groups: int
+    banks: int
+    bank_bits: int  # positions of the address bits that choose a bank, six bits each; a group is given by the first
+    row_bit: int
+    row_cost: int  # of the channel, per activated row
+    bank_cost: int  # of a bank, per activated row
+    row_latency: int  # of a row that has to be opened first
     dram_latency: int
-    row_miss_latency: int
-    row_cycle: int
-    write_turnaround: int
 
 
 class L2(NamedTuple):
@@ -67,19 +77,26 @@ class L2(NamedTuple):
     mshrs: NDArray[np.int64]  # (slice, entry): when it is free
     next_mshr: NDArray[np.int64]
     open_row: NDArray[np.int64]  # (channel, bank): row + 1
-    bank_free: NDArray[np.int64]
+    # Rings of the last requests' times: a full queue holds up whoever comes, in order.
+    accepted: NDArray[np.int64]  # (slice, place in the queues before it): when it was looked up
+    next_accepted: NDArray[np.int64]
+    missed: NDArray[np.int64]  # (slice, place between it and its channel): when it was sent on
+    next_missed: NDArray[np.int64]
+    returned: NDArray[np.int64]  # (channel, credit): when its data was back
+    next_returned: NDArray[np.int64]
 
 
 class Calendars(NamedTuple):
-    """Rows: slices, then channels, then the reply ports of the SMs."""
+    """Rows: slices, then channels, then the reply ports of the SMs, then DRAM_ROWS of each channel.
 
-    window: NDArray[np.int64]
-    fill: NDArray[np.int64]
-    skip: NDArray[np.int64]
+    A window's numbers lie side by side: which one it is, units taken, the next with room.
+    """
+
+    windows: NDArray[np.int32]  # (row, window, 4)
 
 
 class L1(NamedTuple):
-    """Of all SMs; emptied between kernels."""
+    """Of all SMs; emptied between kernels, where an SM has used it."""
 
     buckets: NDArray[np.int32]  # (SM, hash): way + 1
     chain: NDArray[np.int32]  # (SM, way): next way + 1
@@ -89,8 +106,17 @@ class L1(NamedTuple):
     occupied: NDArray[np.int32]  # (SM, set): ways in use
     mshrs: NDArray[np.int64]
     next_mshr: NDArray[np.int64]
-    port_free: NDArray[np.int64]  # request port
+    port_free: NDArray[np.int64]  # from L1 to the crossbar's input
+    crossbar_free: NDArray[np.int64]  # from there to a slice
     stalled_until: NDArray[np.int64]
+
+
+class Warps(NamedTuple):
+    """Of all SMs. Kept from kernel to kernel: time goes on, so what is left in them is long past."""
+
+    registers: NDArray[np.int64]  # (warp, register + 1): when it is there
+    from_memory: NDArray[np.uint8]
+    group_fill: NDArray[np.int64]  # (warp, group of async copies): running maximum
 
 
 class Fixed(NamedTuple):
@@ -117,7 +143,8 @@ def numbers_of(machine: Machine, l1_ways: int) -> Numbers:
     dram = machine.core_hz / machine.dram_hz
     atoms = max(1, math.ceil(SECTOR_BYTES / machine.dram_atom_bytes))
     timing = machine.dram_timing
-    read_latency = (timing.get("RCD", 12) + timing.get("CL", 12) + machine.dram_atom_clocks * atoms) * dram
+    read_latency = (timing.get("CL", 12) + machine.dram_atom_clocks * atoms) * dram
+    bank_bits = bank_bits_of(machine.address_map)[: min(timing.get("nbk", 16), BANKS).bit_length() - 1]
     return Numbers(
         sm_count=machine.sm_count,
         schedulers=machine.schedulers,
@@ -134,43 +161,50 @@ def numbers_of(machine: Machine, l1_ways: int) -> Numbers:
         l1_mshrs=machine.l1_mshrs,
         l1_miss_queue=machine.l1_miss_queue,
         skips_l1=int(machine.skips_l1),
+        flushes_l1=int(machine.flushes_l1),
         l2_sets=machine.l2_sets,
         l2_ways=machine.l2_ways,
         l2_mshrs=machine.l2_mshrs,
         channels=machine.channels,
         slices_per_channel=machine.slices_per_channel,
-        slice_bit=slice_bit_of(machine.address_map),
+        slice_bit=bank_bits_of(machine.address_map)[0],
         hash_bits=int(math.log2(slices)) if machine.partition_indexing and slices & (slices - 1) == 0 else 0,
         # Into the crossbar, through it, out of it; then the ROP queue; then the slice.
         request_latency=math.ceil(2 * icnt + l2) + machine.l2_latency,
         reply_latency=math.ceil(2 * icnt) + 1,
         slice_cost=max(1, round(UNIT * l2)),
         reply_cost=max(1, round(UNIT * icnt)),
-        dram_cost=max(1, round(UNIT * atoms * machine.dram_atom_clocks * dram / DRAM_EFFICIENCY)),
+        dram_cost=max(1, round(UNIT * atoms * machine.dram_atom_clocks * dram)),
+        group_cost=max(1, round(UNIT * atoms * max(timing.get("CCDL", 0), machine.dram_atom_clocks) * dram)),
+        bank_groups=1 << (min(timing.get("nbkgrp", 1), BANK_GROUPS).bit_length() - 1),
+        banks=1 << len(bank_bits),
+        bank_bits=sum(bit << (6 * index) for index, bit in enumerate(bank_bits)),
+        row_bit=row_bit_of(machine.address_map),
+        row_cost=round(UNIT * timing.get("RRD", 0) * dram),
+        bank_cost=round(UNIT * timing.get("RC", 0) * dram),
+        row_latency=round(timing.get("RCD", 0) * dram),
         dram_latency=machine.dram_latency + round(read_latency) + DRAM_HOPS,
-        row_miss_latency=round((timing.get("RP", 12) + timing.get("RCD", 12)) * dram),
-        row_cycle=round(timing.get("RC", 40) * dram),
-        write_turnaround=0,
     )
 
-
-DRAM_EFFICIENCY: Final = 0.86
-"""Of the data bus under FR-FCFS, row changes and turnarounds included: 0.88 in the 32 MB copy recorded on RTX3070."""
 
 DRAM_HOPS: Final = 8
 """Cycles through the queues between a slice and its channel, both ways."""
 
 
-def slice_bit_of(address_map: str) -> int:
-    """The lowest bank bit, which tells the two slices of a channel apart."""
+def bank_bits_of(address_map: str) -> list[int]:
+    """Address bits that choose a bank, the lowest first; it also tells the two slices of a channel apart."""
     bits = address_map.partition(";")[2].replace(".", "")[::-1]
-    return bits.find("B") if "B" in bits else 7
+    return [position for position, letter in enumerate(bits) if letter == "B"] or [7]
+
+
+def row_bit_of(address_map: str) -> int:
+    bits = address_map.partition(";")[2].replace(".", "")[::-1]
+    return bits.find("R") if "R" in bits else 15
 
 
 def fresh_l2(machine: Machine) -> L2:
     slices = machine.channels * machine.slices_per_channel
     shape = (slices, machine.l2_sets, machine.l2_ways)
-    banks = max(1, machine.dram_timing.get("nbk", 16))
     return L2(
         tags=np.zeros(shape, np.int64),
         used=np.zeros(shape, np.int64),
@@ -178,19 +212,25 @@ def fresh_l2(machine: Machine) -> L2:
         dirty=np.zeros(shape, np.uint8),
         mshrs=np.zeros((slices, machine.l2_mshrs), np.int64),
         next_mshr=np.zeros(slices, np.int64),
-        open_row=np.zeros((machine.channels, banks), np.int64),
-        bank_free=np.zeros((machine.channels, banks), np.int64),
+        open_row=np.zeros((machine.channels, BANKS), np.int64),
+        accepted=np.zeros((slices, machine.slice_queue), np.int64),
+        next_accepted=np.zeros(slices, np.int64),
+        missed=np.zeros((slices, machine.l2_miss_queue), np.int64),
+        next_missed=np.zeros(slices, np.int64),
+        returned=np.zeros((machine.channels, machine.dram_credits), np.int64),
+        next_returned=np.zeros(machine.channels, np.int64),
     )
 
 
 def fresh_calendars(machine: Machine) -> Calendars:
-    rows = machine.channels * (machine.slices_per_channel + 1) + machine.sm_count
-    shape = (rows, WINDOWS)
-    return Calendars(np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64))
+    rows = machine.channels * (machine.slices_per_channel + 1 + DRAM_ROWS) + machine.sm_count
+    return Calendars(np.zeros((rows, WINDOWS, 4), np.int32))
 
 
-def fresh_l1(machine: Machine, ways: int) -> L1:
+def fresh_l1(machine: Machine) -> L1:
+    """Large enough for whatever shared memory leaves of it."""
     n, sets = machine.sm_count, machine.l1_sets
+    ways = max(machine.l1_ways, machine.unified_l1_bytes // (sets * LINE_BYTES))
     buckets = 1 << max(6, (sets * ways).bit_length())
     return L1(
         buckets=np.zeros((n, buckets), np.int32),
@@ -202,7 +242,17 @@ def fresh_l1(machine: Machine, ways: int) -> L1:
         mshrs=np.zeros((n, machine.l1_mshrs), np.int64),
         next_mshr=np.zeros(n, np.int64),
         port_free=np.zeros(n, np.int64),
+        crossbar_free=np.zeros(n, np.int64),
         stalled_until=np.zeros(n, np.int64),
+    )
+
+
+def fresh_warps(machine: Machine) -> Warps:
+    count = machine.sm_count * (machine.threads_per_sm // 32)
+    return Warps(
+        np.zeros((count, REGISTERS), np.int64),
+        np.zeros((count, REGISTERS), np.uint8),
+        np.zeros((count, DEPTH), np.int64),
     )
 
 
