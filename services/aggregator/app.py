@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import faust
-from cascade_schemas.events import AnyEvent, RecordDeadLettered
+from cascade_schemas.events import AnyEvent
 
 from services.aggregator.shell import AggregatorShell, Delivered
 from services.aggregator.store import Store
@@ -62,7 +62,7 @@ class Active:
         self._shell = AggregatorShell(self._store, self._publish)
         batch: list[Delivered] = []
         async for record in read_to_end(self._settings.bootstrap, ("predictions",)):
-            batch.append(_delivered(record.topic, record.partition, record.offset, event_of(record, "aggregator")))
+            batch.append(Delivered(record.topic, record.partition, record.offset, event_of(record, "aggregator")))
             if len(batch) == _TAKE:
                 await self._deliver(batch)
                 batch = []
@@ -83,7 +83,7 @@ class Active:
         for event in events:
             message = event.message
             record: Any = _Read(message.topic, message.partition, message.offset, _headers(message), message.value)
-            found.append(_delivered(message.topic, message.partition, message.offset, event_of(record, "aggregator")))
+            found.append(Delivered(message.topic, message.partition, message.offset, event_of(record, "aggregator")))
         await self._deliver(self._contiguous(sorted(found, key=lambda one: (one.topic, one.partition, one.offset))))
 
     def _contiguous(self, found: Sequence[Delivered]) -> list[Delivered]:
@@ -119,10 +119,6 @@ class _Read:
 def _headers(message: Any) -> list[tuple[str, bytes]]:
     headers = message.headers or ()
     return list(headers.items() if isinstance(headers, dict) else headers)
-
-
-def _delivered(topic: str, partition: int, offset: int, event: AnyEvent | None) -> Delivered:
-    return Delivered(topic, partition, offset, None if isinstance(event, RecordDeadLettered) else event)
 
 
 class AggregatorApp(faust.App):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from cascade_schemas.events import AnyEvent
+from cascade_schemas.events import AnyEvent, RecordDeadLettered
 
 from services.aggregator.reactor import Aggregator
 from services.aggregator.state_hash import state_hash
@@ -29,7 +29,7 @@ class Delivered:
     topic: str
     partition: int
     offset: int
-    event: AnyEvent | None  # None: an unknown type, or a record put aside as a dead letter
+    event: AnyEvent | None  # None: an unknown type; RecordDeadLettered: could not be read, to be said so
 
 
 class AggregatorShell:
@@ -55,7 +55,9 @@ class AggregatorShell:
             if one.offset < moved.get(place, self._positions.get(place, 0)):
                 continue  # read twice, after a rebalance or a restart
             moved[place] = one.offset + 1
-            if one.event is not None:
+            if isinstance(one.event, RecordDeadLettered):
+                answers.append(one.event)
+            elif one.event is not None:
                 answers.extend(self._aggregator.react(one.event))
         answers.extend(self._aggregator.settle())
         if answers:

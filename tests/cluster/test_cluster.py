@@ -1,8 +1,10 @@
 """The cluster on a real Kafka gives the embedded pipeline's answer, whatever is killed."""
 
+import asyncio
 import time
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from services.aggregator import queries
 from services.aggregator.state_hash import state_hash
@@ -66,6 +68,28 @@ def test_a_killed_service_loses_nothing(cluster, trace_file, embedded_hash, serv
     cluster.kill(service)
     cluster.start(service)
     assert cluster.end_of(run_id).state_hash == embedded_hash
+
+
+def test_a_poison_record_is_put_aside_with_its_reason_and_the_run_completes(cluster, trace_file, embedded_hash):
+    async def send():
+        producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap)
+        await producer.start()
+        for topic, kind in (
+            ("results", "KernelsSimulated"),
+            ("catalog", "TraceStarted"),
+            ("work.analytic", "KernelSimulationRequested"),
+        ):
+            headers = [("type", kind.encode()), ("schema_version", b"1")]
+            await producer.send_and_wait(topic, b"\x00 not an event", key=b"poison", headers=headers)
+        await producer.stop()
+
+    asyncio.run(send())
+    upload = cluster.upload(trace_file)
+    cluster.publish(run_request("poisoned", upload))
+    assert cluster.end_of("poisoned").state_hash == embedded_hash
+    letters = [event for event in cluster.events("dead_letters") if event is not None]
+    assert {"aggregator", "simworker"} <= {letter.service for letter in letters}
+    assert all("Arrow" in letter.reason or "JSON" in letter.reason or ":" in letter.reason for letter in letters)
 
 
 def test_the_whole_log_delivered_again_changes_nothing(cluster, embedded_hash):
