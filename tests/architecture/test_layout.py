@@ -34,7 +34,8 @@ SEAMS = {
     "faust": {"services/aggregator/app.py"},
     "vllm": {"profiler_sdk/cascade_profiler/vllm.py"},
     "rich": {"services/cli.py", "services/start.py", "services/tables.py"},
-    "scipy": {"services/simworker/calibration/fit.py"},
+    "scipy": {"services/simworker/calibration/fit.py", "services/simworker/calibration/residual.py"},
+    "lightgbm": {"services/simworker/calibration/residual.py"},
     "numba": {"services/simworker/simulators/sass/jit.py"},
 }
 # Only the composition of one process knows several services: the pipeline, its what-if and its front.
@@ -57,6 +58,8 @@ SHELLS = {
     "services/runtime/local.py",
     "services/runtime/served.py",
     "services/runtime/remote.py",
+    "services/simworker/calibration/accuracy.py",  # these two date what they write
+    "services/simworker/calibration/residual.py",
 }
 
 

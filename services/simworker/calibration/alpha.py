@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from services.kernels.correction import relation
 from services.kernels.work import Family, Floats, WorkTable
 from services.simworker.calibration.constants import load_constants
-from services.simworker.calibration.fit import residuals_of
+from services.simworker.calibration.residual import residuals_with
 from services.simworker.calibration.tables import Sample, read_samples
 from services.simworker.simulators.analytic.shapes import OP_2024
 from services.simworker.simulators.base import Z90
@@ -100,7 +100,8 @@ def _of_form(form: str, samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:
         _, group = constants.group(form, sample.variant, load_gpu(sample.gpu))
         if group.level != f"gpu:{sample.gpu}":
             continue
-        residuals, _, cold = residuals_of(form, constants, group.parameters, rows)
+        table = constants.residuals.get((form, sample.variant, sample.gpu))
+        residuals, _, cold = residuals_with(constants, form, group.parameters, table, rows)
         held[sample.gpu, sample.variant] = {key: i for i, key in enumerate(_keys(rows.work))}, -residuals, cold
     pooled: dict[str, list[_Shared]] = {how: [] for how in _RELATIONS}
     for (source, variant), (source_rows, source_residuals, _) in held.items():

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
 from cascade_schemas.gpu import GpuSpec
+
+from services.simworker.simulators.analytic.residual import Residual, from_json
 
 FORMS = ("gemm", "prefill", "decode", "mla", "moe", "rowwise", "collective")
 
@@ -35,6 +37,8 @@ class Constants:
     candidates: Mapping[str, tuple[tuple[int, ...], ...]]  # what competes in a form: tiles and splits
     rules: Mapping[str, Any]  # rules.json: what was chosen, not fitted
     digest: str
+    residuals: Mapping[tuple[str, str, str], Residual] = field(default_factory=dict)
+    """(form, variant, GPU) -> what its own table says beyond the form."""
 
     @property
     def sigma_bins_us(self) -> tuple[float, ...]:
@@ -80,14 +84,24 @@ def shipped_constants() -> Constants:
 
 def load_constants(folder: Traversable) -> Constants:
     texts = {name: folder.joinpath(f"{name}.json").read_text(encoding="utf-8") for name in (*FORMS, "rules")}
+    residual = folder.joinpath("residual.json")
+    if residual.is_file():
+        texts["residual"] = residual.read_text(encoding="utf-8")
     whole = "\n".join(f"{name} {texts[name]}" for name in sorted(texts))
     rules = json.loads(texts.pop("rules"))
+    tables = json.loads(texts.pop("residual", '{"tables": {}}'))["tables"]
     return Constants(
         forms={form: _with_derived(form, _form(json.loads(text)), rules) for form, text in texts.items()},
         candidates={name: tuple(tuple(c) for c in v["value"]) for name, v in rules["candidates"].items()},
         rules=rules,
         digest=hashlib.sha256(whole.encode()).hexdigest()[:16],
+        residuals={_named(key): from_json(table) for key, table in tables.items()},
     )
+
+
+def _named(key: str) -> tuple[str, str, str]:
+    form, variant, gpu = key.split(" ")
+    return form, variant, gpu
 
 
 def _form(stored: dict[str, Any]) -> dict[str, dict[str, Group]]:

@@ -24,11 +24,11 @@ import numpy as np
 from cascade_schemas.gpu import load_gpu
 from numpy.typing import NDArray
 
-from services.kernels.work import Floats
+from services.kernels.work import Floats, WorkTable
 from services.simworker.calibration.constants import FORMS, Constants, Group, levels, load_constants
 from services.simworker.calibration.tables import Companion, Sample, read_samples
 from services.simworker.simulators.analytic.collective import PROTOCOLS
-from services.simworker.simulators.analytic.columns import GpuColumns
+from services.simworker.simulators.analytic.columns import GpuColumns, Limits
 from services.simworker.simulators.analytic.simulator import limits_of
 from services.simworker.simulators.base import Z90
 from services.simworker.simulators.roofline import flop_rate
@@ -159,7 +159,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _write_form(options.out, "rowwise", {**rowwise, _KV_WRITE: _kv_writes(rowwise["stream"], stored)})
             print(f"{form}: {time.monotonic() - began:.0f} s", file=sys.stderr)
             _print_before_and_after(form, before, stored)
-    return 0
+    # What is left of the forms that were refitted is learned anew: it is over these constants that it holds.
+    from services.simworker.calibration import residual  # noqa: PLC0415 - it reads this module
+
+    return residual.main(["--data", str(options.data), "--out", str(options.out), "--only", *options.only])
 
 
 def fit_form(form: str, samples: Sequence[Sample], folder: Path) -> dict[str, dict[str, Any]]:
@@ -186,16 +189,21 @@ def predicted_us(form: str, constants: Constants, parameters: Mapping[str, float
     """The whole measured call: the kernel by these constants, its companions by theirs (their own form: by these
     too).
     """
-    gpu = load_gpu(sample.gpu)
-    columns = GpuColumns.of([gpu])
-    p = {name: np.array([[value]]) for name, value in parameters.items()}
-    math_name = str(sample.work.text("math")[0])
-    flop = np.array([[flop_rate(math_name, gpu)[0] / 1e6]])
-    total: Floats = limits_of(constants, form, p, columns, flop, sample.work).total[0]
+    total: Floats = limits_of_sample(form, constants, parameters, sample.gpu, sample.work).total[0]
     for companion in sample.companions:
         if companion.form == form:
-            total = total + limits_of(constants, form, p, columns, flop, companion.work).total[0]
+            total = total + limits_of_sample(form, constants, parameters, sample.gpu, companion.work).total[0]
     return total
+
+
+def limits_of_sample(
+    form: str, constants: Constants, parameters: Mapping[str, float], gpu: str, work: WorkTable
+) -> Limits:
+    """One form with one set of constants on a GPU as it is sold."""
+    spec = load_gpu(gpu)
+    p = {name: np.array([[value]]) for name, value in parameters.items()}
+    flop = np.array([[flop_rate(str(work.text("math")[0]), spec)[0] / 1e6]])
+    return limits_of(constants, form, p, GpuColumns.of([spec]), flop, work)
 
 
 def companions_us(form: str, constants: Constants, sample: Sample) -> Floats:
@@ -431,7 +439,8 @@ def _joined(parts: Sequence[Sample]) -> Sample:
         first.form, first.variant, first.gpu, type(first.work)(numbers, texts),
         np.concatenate([p.measured_us for p in parts]), max(p.resolution_us for p in parts),
         np.concatenate([p.cold for p in parts]), np.concatenate([p.left_out for p in parts]),
-        np.concatenate([p.scored for p in parts]),
+        np.concatenate([p.scored for p in parts]), (), first.op,
+        {name: np.concatenate([p.columns[name] for p in parts]) for name in first.columns},
     )  # fmt: skip
 
 

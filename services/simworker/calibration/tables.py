@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from cascade_schemas.gpu import UnknownGpu, load_gpu
 from numpy.typing import NDArray
 
-from services.kernels.work import Family, Floats, Math, Work, WorkTable
+from services.kernels.work import Family, Floats, Library, Math, Work, WorkTable
 from services.simworker.simulators.analytic.shapes import OP_2024
 
 # The columns that say which shape was measured, per op of the tables of pairs.
@@ -89,6 +89,8 @@ class Sample:
     left_out: NDArray[np.bool_]  # by the rule above
     scored: NDArray[np.bool_]  # occurs in the table of pairs
     companions: tuple[Companion, ...] = field(default=())
+    op: str = ""
+    columns: Columns = field(default_factory=dict)  # what the tables of pairs say of a shape
 
     @property
     def fitted(self) -> NDArray[np.bool_]:
@@ -98,7 +100,8 @@ class Sample:
         return Sample(
             self.form, self.variant, self.gpu, self.work.take(index), self.measured_us[index], self.resolution_us,
             self.cold[index], self.left_out[index], self.scored[index],
-            tuple(Companion(c.form, c.variant, c.work.take(index)) for c in self.companions),
+            tuple(Companion(c.form, c.variant, c.work.take(index)) for c in self.companions), self.op,
+            {name: column[index] for name, column in self.columns.items()},
         )  # fmt: skip
 
 
@@ -129,12 +132,39 @@ def work_table(count: int, **columns: Any) -> WorkTable:
     return WorkTable(numbers, texts)
 
 
-def gemm_work(c: Columns, math: Math, a_bits: float, w_bits: float, copies: Any) -> WorkTable:
+def gemm_work(
+    c: Columns, math: Math, a_bits: float, w_bits: float, copies: Any, library: Library = Library.UNKNOWN
+) -> WorkTable:
     return work_table(
         len(c["m"]), family=Family.GEMM, math=math, work_from="shapes", m=c["m"], n=c["n"], k=c["k"],
         a_bits=a_bits, w_bits=w_bits, out_bits=32.0 if math == Math.FP32 else 16.0, weight_copies=copies,
-        batch=c.get("batch", 1),
+        batch=c.get("batch", 1), library=library,
     )  # fmt: skip
+
+
+QUANTISED: Mapping[str, tuple[Math, float, float]] = {
+    "fp8": (Math.FP8, 8, 8), "fp8_block": (Math.FP8, 8, 8), "fp4": (Math.FP4, 4.5, 4.5), "int8": (Math.INT8, 8, 8),
+    "w4": (Math.BF16, 16, 4), "w8": (Math.BF16, 16, 8),
+}  # fmt: skip
+"""Variant -> arithmetic, bits of an activation, bits of a weight: 4.5 are 4 and a scale of 8 for each 16."""
+
+
+def quantised_gemm(variant: str, c: Columns, copies: Any) -> tuple[WorkTable, tuple[Companion, ...]]:
+    math, a_bits, w_bits = QUANTISED[variant]
+    work = gemm_work({name: c[name] for name in ("m", "n", "k")}, math, a_bits, w_bits, copies, _library(variant))
+    if a_bits >= 16:
+        return work, ()
+    # The measured call quantises the activations first.
+    moved = c["m"].astype(float) * c["k"] * (2 + a_bits / 8)
+    quantise = work_table(
+        len(moved), family=Family.QUANTISE, math=Math.NONE, work_from="shapes", rows=c["m"], read_bytes=moved
+    )
+    return work, (Companion("rowwise", "quantise", quantise),)
+
+
+def _library(variant: str) -> Library:
+    """FP8 scaled per block has kernels of its own, which only their library tells from other FP8."""
+    return Library.DEEPGEMM if variant == "fp8_block" else Library.UNKNOWN
 
 
 def attention_work(c: Columns, family: Family) -> WorkTable:
@@ -184,6 +214,35 @@ def collective_work(c: Columns) -> WorkTable:
     )  # fmt: skip
 
 
+def mla_work(c: Columns, kv_bits: float) -> WorkTable:
+    batch, keys = c["batch"].astype(float), c["past_tokens"].astype(float) + 1
+    return work_table(
+        len(batch), family=Family.MLA, math=Math.BF16, work_from="shapes", sequences=batch, q_tokens=batch,
+        kv_tokens=batch * keys, qk_pairs=batch * keys, kv_longest=keys, heads=c["heads"], kv_heads=1.0,
+        head_dim=576.0, kv_bits=kv_bits, kv_copies=1.0,
+    )  # fmt: skip
+
+
+def moe_call(variant: str, c: Columns) -> tuple[WorkTable, tuple[Companion, ...]]:
+    """Gate and up; then the activation, and down."""
+    math, a_bits, w_bits = QUANTISED.get(variant, (Math.BF16, 16, 16))
+    tokens = c["num_tokens"].astype(float) / c["moe_ep_size"]
+    hidden, inter = c["hidden_size"].astype(float), c["inter_size"].astype(float) / c["moe_tp_size"]
+    # Of all tokens a rank gets its share of rows; none is left with less than one.
+    common = {
+        "family": Family.MOE_GEMM, "math": math, "work_from": "shapes", "m": np.maximum(tokens, 1 / c["topk"]),
+        "topk": c["topk"], "experts": c["num_experts"].astype(float) / c["moe_ep_size"], "a_bits": a_bits,
+        "w_bits": w_bits, "weight_copies": 1.0, "library": _library(variant),
+    }  # fmt: skip
+    first = work_table(len(hidden), **common, n=2 * inter, k=hidden)
+    second = work_table(len(hidden), **common, n=hidden, k=inter)
+    moved = tokens * c["topk"] * inter * 6
+    act = work_table(
+        len(hidden), family=Family.ACTIVATION, math=Math.NONE, work_from="shapes", rows=tokens, read_bytes=moved
+    )
+    return first, (Companion("moe", variant, second), Companion("rowwise", "stream", act))
+
+
 COLLECTIVES = {"alltoall": "all_to_all"}
 
 
@@ -219,7 +278,8 @@ def _sample(
     scored = pairs.get(op, set())
     return Sample(
         form, variant, gpu, work, c["latency_us"].astype(np.float64), resolution_us, cold, left_out(shapes, op),
-        np.array([shape in scored for shape in shapes], dtype=np.bool_), companions,
+        np.array([shape in scored for shape in shapes], dtype=np.bool_), companions, op,
+        {name: c[name] for name in (*SHAPE_COLUMNS[op], "dtype", "kv_dtype") if name in c},
     )  # fmt: skip
 
 
@@ -249,17 +309,17 @@ def _gemm_samples(folder: Path, pairs: dict[str, set[Shape]]) -> Iterable[Sample
         yield _sample("gemm", "bf16", gpu, "gemm", rows, work, pairs, weights > 1.5 * l2, 0.0 if graph else 1.0)
     for gpu, c in _by_gpu(read_columns(folder / "gemm_fp8.parquet")):
         rows = _newest(c, ("vllm",))
-        yield _quantised("fp8", gpu, rows, Math.FP8, 8, 8, pairs)
+        yield _quantised("fp8", gpu, rows, pairs)
     low = read_columns(folder / "gemm_lowprec.parquet")
-    for dtype, variant, math, a_bits, w_bits, backends in (
-        ("fp8_block", "fp8_block", Math.FP8, 8, 8, ("sglang", "trtllm")),
-        ("nvfp4", "fp4", Math.FP4, 4.5, 4.5, ("vllm", "sglang", "trtllm")),
-        ("sq", "int8", Math.INT8, 8, 8, ("trtllm",)),
-        ("int4_wo", "w4", Math.BF16, 16, 4, ("trtllm",)),
-        ("int8_wo", "w8", Math.BF16, 16, 8, ("trtllm",)),
+    for dtype, variant, backends in (
+        ("fp8_block", "fp8_block", ("sglang", "trtllm")),
+        ("nvfp4", "fp4", ("vllm", "sglang", "trtllm")),
+        ("sq", "int8", ("trtllm",)),
+        ("int4_wo", "w4", ("trtllm",)),
+        ("int8_wo", "w8", ("trtllm",)),
     ):
         for gpu, c in _by_gpu(select(low, low["dtype"] == dtype)):
-            yield _quantised(variant, gpu, _newest(c, backends), math, a_bits, w_bits, pairs)
+            yield _quantised(variant, gpu, _newest(c, backends), pairs)
     for gpu, c in _by_gpu(read_columns(folder / "gemm_fp32_kernels.parquet")):
         # Eager, timed with CUDA events: launching is in every row, so only long kernels tell of the kernel.
         rows = select(c, c["latency_us"] >= 150)
@@ -267,18 +327,9 @@ def _gemm_samples(folder: Path, pairs: dict[str, set[Shape]]) -> Iterable[Sample
         yield _sample("gemm", "fp32", gpu, "gemm", rows, work, pairs, np.ones(work.count, dtype=bool), 20.0)
 
 
-def _quantised(
-    variant: str, gpu: str, c: Columns, math: Math, a_bits: float, w_bits: float, pairs: dict[str, set[Shape]]
-) -> Sample:
-    work = gemm_work(c, math, a_bits, w_bits, c["weight_copies"].astype(float))
-    weights = c["n"].astype(float) * c["k"] * w_bits / 8 * c["weight_copies"]
-    companions: tuple[Companion, ...] = ()
-    if a_bits < 16:  # the measured call quantises the activations first
-        moved = c["m"].astype(float) * c["k"] * (2 + a_bits / 8)
-        quantise = work_table(
-            len(moved), family=Family.QUANTISE, math=Math.NONE, work_from="shapes", rows=c["m"], read_bytes=moved
-        )
-        companions = (Companion("rowwise", "quantise", quantise),)
+def _quantised(variant: str, gpu: str, c: Columns, pairs: dict[str, set[Shape]]) -> Sample:
+    work, companions = quantised_gemm(variant, c, c["weight_copies"].astype(float))
+    weights = c["n"].astype(float) * c["k"] * QUANTISED[variant][2] / 8 * c["weight_copies"]
     cold = weights > 1.5 * load_gpu(gpu).l2_bytes
     return _sample("gemm", variant, gpu, "gemm", c, work, pairs, cold, 0.0, companions)
 
@@ -433,13 +484,9 @@ def _mla_samples(folder: Path, pairs: dict[str, set[Shape]]) -> Iterable[Sample]
             some = select(rows, rows["kv_cache_dtype"] == dtype)
             if not len(some["batch"]):
                 continue
-            batch, keys = some["batch"].astype(float), some["past_tokens"].astype(float) + 1
-            work = work_table(
-                len(batch), family=Family.MLA, math=Math.BF16, work_from="shapes", sequences=batch, q_tokens=batch,
-                kv_tokens=batch * keys, qk_pairs=batch * keys, kv_longest=keys, heads=some["heads"], kv_heads=1.0,
-                head_dim=576.0, kv_bits=16.0 if variant == "kv16" else 8.0, kv_copies=1.0,
-            )  # fmt: skip
-            cold = batch * keys * 576 * (2 if variant == "kv16" else 1) > 1.5 * load_gpu(gpu).l2_bytes
+            work = mla_work(some, 16.0 if variant == "kv16" else 8.0)
+            keys = work["kv_tokens"]
+            cold = keys * 576 * (2 if variant == "kv16" else 1) > 1.5 * load_gpu(gpu).l2_bytes
             yield _sample("mla", variant, gpu, "mla", some, work, pairs, cold)
 
 
@@ -447,29 +494,12 @@ def _moe_samples(folder: Path, pairs: dict[str, set[Shape]]) -> Iterable[Sample]
     """The fused op: gate and up, activation, down. Routed evenly: for uneven routing the table does not say how."""
     every = read_columns(folder / "moe.parquet")
     every = select(every, every["distribution"] == "balanced")
-    for dtype, variant, math, a_bits, w_bits in (
-        ("bf16", "bf16", Math.BF16, 16, 16), ("fp8", "fp8", Math.FP8, 8, 8), ("fp8_block", "fp8_block", Math.FP8, 8, 8),
-        ("nvfp4", "fp4", Math.FP4, 4.5, 4.5), ("int4_wo", "w4", Math.BF16, 16, 4),
+    for dtype, variant in (
+        ("bf16", "bf16"), ("fp8", "fp8"), ("fp8_block", "fp8_block"), ("nvfp4", "fp4"), ("int4_wo", "w4"),
     ):  # fmt: skip
         for gpu, c in _by_gpu(select(every, every["dtype"] == dtype)):
             rows = _newest(c, ("vllm", "sglang"))
-            tokens = rows["num_tokens"].astype(float) / rows["moe_ep_size"]
-            experts = rows["num_experts"].astype(float) / rows["moe_ep_size"]
-            inter = rows["inter_size"].astype(float) / rows["moe_tp_size"]
-            hidden = rows["hidden_size"].astype(float)
-            # Of all tokens a rank gets its share of rows; none is left with less than one.
-            common = {
-                "family": Family.MOE_GEMM, "math": math, "work_from": "shapes",
-                "m": np.maximum(tokens, 1 / rows["topk"]),
-                "topk": rows["topk"], "experts": experts, "a_bits": a_bits, "w_bits": w_bits, "weight_copies": 1.0,
-            }  # fmt: skip
-            first = work_table(len(hidden), **common, n=2 * inter, k=hidden)
-            second = work_table(len(hidden), **common, n=hidden, k=inter)
-            moved = tokens * rows["topk"] * inter * 6
-            act = work_table(
-                len(hidden), family=Family.ACTIVATION, math=Math.NONE, work_from="shapes", rows=tokens, read_bytes=moved
-            )
-            weights = 3 * experts * inter * hidden * w_bits / 8
+            first, companions = moe_call(variant, rows)
+            weights = 1.5 * first["experts"] * first["n"] * first["k"] * first["w_bits"] / 8
             cold = weights > 1.5 * load_gpu(gpu).l2_bytes
-            companions = (Companion("moe", variant, second), Companion("rowwise", "stream", act))
             yield _sample("moe", variant, gpu, "moe", rows, first, pairs, cold, 0.0, companions)

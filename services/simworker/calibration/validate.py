@@ -23,6 +23,9 @@ from services.simworker.calibration.tables import (
     elementwise_bytes,
     gemm_work,
     kv_write_work,
+    mla_work,
+    moe_call,
+    quantised_gemm,
     read_columns,
     rowwise_kind,
     rowwise_work,
@@ -33,7 +36,9 @@ from services.simworker.simulators.analytic.simulator import AnalyticSimulator
 from services.simworker.simulators.base import Z90
 from services.simworker.simulators.roofline import RooflineSimulator
 
-OPS = ("gemm", "attention_prefill", "attention_decode", "elementwise", "collective")
+OPS = ("gemm", "attention_prefill", "attention_decode", "elementwise", "collective", "mla", "moe")
+DURATIONS = {"cold < 10 µs": (0.0, 10.0), "cold 10-100 µs": (10.0, 100.0), "cold > 100 µs": (100.0, np.inf)}
+_BF16 = frozenset({"bf16", "bfloat16", "fp16", "half"})
 # The benchmark of the GEMM tables rotates six copies of the weights.
 _WEIGHT_COPIES = 6.0
 
@@ -42,19 +47,22 @@ class InvalidPairs(ValueError):
     """A table of pairs that lacks a column."""
 
 
-def validate(pairs: Path, constants: Constants | None = None) -> list[dict[str, Any]]:
-    """One row per op, source, target and regime ("cold", "all"), and one per op and pair that is refused."""
+def validate(pairs: Path, constants: Constants | None = None, *, detailed: bool = False) -> list[dict[str, Any]]:
+    """One row per op, source, target and regime ("cold", "all"), and one per op and pair that is refused. Detailed:
+    per dtype too, and by how long a cold kernel takes.
+    """
     columns = read_columns(pairs)
     for needed in ("op", "source_gpu", "source_us", "target_gpu", "target_us", "cold"):
         if needed not in columns:
             raise InvalidPairs(f"{pairs}: no column {needed!r}; a table of pairs has op, shape columns, source_gpu, "
                                "source_us, target_gpu, target_us and cold")  # fmt: skip
     simulator = AnalyticSimulator(thread_count=1, constants=constants)
-    keys = zip(*(columns[name].astype(str) for name in ("op", "source_gpu", "target_gpu")), strict=True)
+    parts = ("op", "source_gpu", "target_gpu", *(("dtype", "kv_dtype") if detailed else ()))
+    keys = zip(*(columns[name].astype(str) for name in parts), strict=True)
     names = np.array(["\t".join(key) for key in keys], dtype=object)
     rows: list[dict[str, Any]] = []
     for name in sorted(set(names)):
-        op, source_name, target_name = name.split("\t")
+        op, source_name, target_name, *types = name.split("\t")
         pair = select(columns, names == name)
         head = {"op": op, "source_gpu": source_name, "target_gpu": target_name}
         try:
@@ -67,20 +75,36 @@ def validate(pairs: Path, constants: Constants | None = None) -> list[dict[str, 
                 {**head, "rows": "refused", "n": len(pair["op"]), "reason": f"{op!r} is none of {', '.join(OPS)}"}
             )
             continue
-        head = {"op": op, "source_gpu": source.gpu, "target_gpu": target.gpu}
+        head = {"op": op, "source_gpu": source.gpu, "target_gpu": target.gpu, **_dtype(types)}
         scored = _scored(simulator, op, pair, source, target)
         cold = pair["cold"].astype(bool)
-        for regime, mask in (("cold", cold), ("all", np.ones(len(cold), dtype=bool))):
+        regimes = {"cold": cold, "all": np.ones(len(cold), dtype=bool)}
+        if detailed:
+            us = scored["measured"] / 1e3
+            regimes |= {name: cold & (low <= us) & (us < high) for name, (low, high) in DURATIONS.items()}
+        for regime, mask in regimes.items():
             if mask.any():
                 rows.append({**head, "rows": regime, **_summary({k: v[mask] for k, v in scored.items()})})
     return rows
 
 
 def pair_works(op: str, c: Columns) -> tuple[WorkTable, tuple[WorkTable, ...]]:
-    """The kernel that a row measures, and the kernels that the measured call contains beside it."""
+    """The kernel that a row measures, and the kernels that the measured call contains beside it. All rows have one
+    dtype.
+    """
+    dtype = str(c["dtype"][0]) if "dtype" in c else "bf16"
     if op == "gemm":
         # The table's column "batch" is attention's.
-        return gemm_work({name: c[name] for name in ("m", "n", "k")}, Math.BF16, 16, 16, _WEIGHT_COPIES), ()
+        sizes = {name: c[name] for name in ("m", "n", "k")}
+        if dtype in _BF16:
+            return gemm_work(sizes, Math.BF16, 16, 16, _WEIGHT_COPIES), ()
+        work, companions = quantised_gemm(dtype, sizes, _WEIGHT_COPIES)
+        return work, tuple(companion.work for companion in companions)
+    if op == "moe":
+        work, companions = moe_call("bf16" if dtype in _BF16 else dtype, c)
+        return work, tuple(companion.work for companion in companions)
+    if op == "mla":
+        return mla_work(c, 8.0 if dtype == "fp8" else 16.0), ()
     if op in {"attention_prefill", "attention_decode"}:
         return attention_work(c, Family(op)), (kv_write_work(c),)
     if op == "collective":
@@ -91,6 +115,14 @@ def pair_works(op: str, c: Columns) -> tuple[WorkTable, tuple[WorkTable, ...]]:
     bits = np.where(c["dtype"].astype(str) == "fp32", 4.0, 2.0)
     moved = elementwise_bytes(kinds, c["rows"].astype(float), c["width"].astype(float), 1.0) * bits
     return rowwise_work(c, names, moved, families), ()
+
+
+def _dtype(types: list[str]) -> dict[str, str]:
+    """The one that tells kernels apart: the cache's for attention."""
+    if not types:
+        return {}
+    dtype, kv_dtype = types
+    return {"dtype": kv_dtype if kv_dtype == "fp8" else dtype}
 
 
 def _scored(simulator: AnalyticSimulator, op: str, c: Columns, source: GpuSpec, target: GpuSpec) -> dict[str, Floats]:

@@ -69,6 +69,9 @@ class Limits:
     issue: Floats
     launch: Floats
 
+    def times(self, factor: Floats) -> Limits:
+        return Limits(*(getattr(self, name) * factor for name in Limits.__slots__))
+
 
 def cold_share(bytes_between_reuses: Floats, l2_bytes: Floats) -> Floats:
     """Which share of the bytes comes from DRAM: none while all that is touched between two uses fits L2, all at twice

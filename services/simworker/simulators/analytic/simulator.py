@@ -16,6 +16,7 @@ from services.simworker.simulators.analytic import attention, shapes
 from services.simworker.simulators.analytic.collective import collective
 from services.simworker.simulators.analytic.columns import GpuColumns, Limits, Parameters
 from services.simworker.simulators.analytic.gemm import gemm
+from services.simworker.simulators.analytic.residual import evaluate
 from services.simworker.simulators.analytic.rowwise import rowwise
 from services.simworker.simulators.base import BOUNDS, Z90, Predictions
 from services.simworker.simulators.roofline import flop_rate
@@ -41,7 +42,7 @@ class _Part:
 
 class AnalyticSimulator:
     name = "analytic"
-    version = "1"
+    version = "2"
 
     def __init__(self, thread_count: int = 2, constants: Constants | None = None) -> None:
         self._constants = constants or shipped_constants()
@@ -86,6 +87,11 @@ class _Prepared:
     sigmas: Floats  # (configs, bins)
     flop_per_us: Floats  # (configs, 1)
     lacking: NDArray[np.bool_]  # (configs,): the GPU lacks the arithmetic
+    # What tables say beyond the form, one row per measured GPU and a first one that says nothing: (rows, tasks).
+    residual_ln: Floats
+    residual_share: Floats
+    residual_sigmas: Floats  # (rows, bins)
+    residual_row: NDArray[np.intp]  # (configs,)
 
     @classmethod
     def of(cls, constants: Constants, part: _Part, gpus: Sequence[GpuSpec]) -> _Prepared:
@@ -98,6 +104,7 @@ class _Prepared:
         ]
         groups = [group for _, group in found]
         names = groups[0].parameters.keys() if groups else ()
+        learned, row = _residuals(constants, part, gpus, found)
         return cls(
             groups=groups,
             variants=[variant for variant, _ in found],
@@ -105,7 +112,32 @@ class _Prepared:
             sigmas=np.array([g.sigmas for g in groups], dtype=np.float64),
             flop_per_us=np.array([[rate / 1e6] for rate, _ in rates], dtype=np.float64),
             lacking=lacking,
+            residual_ln=np.array([ln for ln, _, _ in learned]),
+            residual_share=np.array([share for _, share, _ in learned]),
+            residual_sigmas=np.array([sigmas for _, _, sigmas in learned], dtype=np.float64),
+            residual_row=row,
         )
+
+
+def _residuals(
+    constants: Constants, part: _Part, gpus: Sequence[GpuSpec], found: Sequence[tuple[str, Group]]
+) -> tuple[list[tuple[Floats, Floats, Sequence[float]]], NDArray[np.intp]]:
+    """Per measured GPU once, however many configs are overrides of it."""
+    nothing = np.zeros(part.index.size)
+    learned: list[tuple[Floats, Floats, Sequence[float]]] = [
+        (nothing, nothing, [0.0] * (1 + len(constants.sigma_bins_us)))
+    ]
+    rows: dict[str, int] = {}
+    for gpu, (variant, group) in zip(gpus, found, strict=True):
+        residual = constants.residuals.get((part.form, variant, gpu.gpu))
+        # Kernels that stand in for others are not those of the table.
+        measured = residual is not None and variant == part.variant and group.level == f"gpu:{gpu.gpu}"
+        if residual is None or not measured:
+            rows.setdefault(gpu.gpu, 0)
+        elif gpu.gpu not in rows:
+            rows[gpu.gpu] = len(learned)
+            learned.append((*evaluate(residual, part.form, part.work), residual.sigmas))
+    return learned, np.array([rows[gpu.gpu] for gpu in gpus], dtype=np.intp)
 
 
 class _Answer:
@@ -211,8 +243,14 @@ def _compute(
     flop_per_us = ready.flop_per_us[rows]
     work = part.work.take(np.arange(tasks.start, tasks.stop))
     limits = limits_of(constants, part.form, p, gpu, flop_per_us, work)
+    learned = ready.residual_row[rows]
+    if learned.any():
+        limits = limits.times(np.exp(ready.residual_ln[learned, tasks]))
     bins = np.searchsorted(np.array(constants.sigma_bins_us), limits.total)
     sigma = np.take_along_axis(ready.sigmas[rows], bins, axis=1)
+    if learned.any():
+        share = ready.residual_share[learned, tasks]
+        sigma = sigma + share * (np.take_along_axis(ready.residual_sigmas[learned], bins, axis=1) - sigma)
     if part.form == "rowwise":
         _, guessed = shapes.rowwise_rows(work)
         sigma = np.where(guessed > 0, np.maximum(sigma, constants.rules["extra_sigma"]["value"]["guessed_work"]), sigma)

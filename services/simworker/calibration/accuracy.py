@@ -1,0 +1,280 @@
+"""The error map: `python -m services.simworker.calibration.accuracy --data FOLDER` (`make accuracy`).
+
+Pairs each two GPUs' rows that nothing was fitted to (tables.py) into build/accuracy/pairs_test.parquet, in the columns
+of pairs_dev.parquet, scores both tables as `cascade validate` does, cross-validates off the grid, and writes
+docs/accuracy.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from cascade_schemas.gpu import load_gpu
+from numpy.typing import NDArray
+
+from services.kernels.correction import relation
+from services.kernels.work import Floats
+from services.simworker.calibration.constants import Constants, shipped_constants
+from services.simworker.calibration.fit import residuals_of
+from services.simworker.calibration.residual import residuals_with, tabulated
+from services.simworker.calibration.tables import SHAPE_COLUMNS, Sample, read_samples
+from services.simworker.calibration.validate import validate
+from services.simworker.simulators.analytic.residual import AXES, coordinates
+from services.simworker.simulators.analytic.simulator import AnalyticSimulator
+
+_ROOT = Path(__file__).parents[3]
+_GPUS = ("a100_sxm_80gb", "a40", "l40s", "h100_sxm", "h200_sxm", "b200_sxm")
+_ROWS_PER_PAIR = 1_500
+_ROWS_MIN = 8  # fewer tell nothing, and are left out of the map
+_SEED = 7
+_DTYPES: Mapping[str, Mapping[str, str]] = {"mla": {"kv16": "bf16", "kv8": "fp8"}}
+# Off the grid: these axes lose every fourth value, one axis after the other.
+_OFF_GRID: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("m", "n", "k"), "decode": ("requests", "keys", "kv_heads"), "prefill": ("requests", "queries", "kv_heads"),
+    "mla": ("requests", "keys", "heads"), "moe": ("m", "n", "k"),
+}  # fmt: skip
+_PUBLISHED = """| method | kernels of | median or mean error, % |
+|---|---|---|
+| SynPerf / PipeWeave (2026) | 11 GPUs, trained on all of them | 6.1 |
+| KernelSight-LM (2026) | an unseen generation; after one sweep of it | 12.1; 3.8 |
+| its roofline | the same | 22.0 |
+| NeuSight (2025) | GPT-3 on H100, end to end | 2.3-3.8 |
+| Habitat (2021) | GPU to GPU | ~12 |
+| AIConfigurator | leave one shape out of its own tables, GEMM | 7-15 |"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with silicon/")
+    parser.add_argument("--build", type=Path, default=_ROOT / "build" / "accuracy", help="where the pairs are written")
+    parser.add_argument("--out", type=Path, default=_ROOT / "docs" / "accuracy.md")
+    options = parser.parse_args(arguments)
+    constants = shipped_constants()
+    samples = read_samples(options.data)
+    options.build.mkdir(parents=True, exist_ok=True)
+    test = options.build / "pairs_test.parquet"
+    pq.write_table(test_pairs(samples), test)
+    dev = options.data / "silicon" / "pairs_dev.parquet"
+    found = {"pairs_test": validate(test, detailed=True), "pairs_dev": validate(dev, detailed=True)}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(page(constants, found, known(constants, samples), off_grid(constants, samples)), "utf-8")
+    print(f"wrote {test} and {options.out}")
+    return 0
+
+
+def test_pairs(samples: Sequence[Sample]) -> pa.Table:
+    """Rows that were dropped from every fit, of each two GPUs that measured the same shape with the same dtype."""
+    parts: list[dict[str, Any]] = []
+    held: dict[tuple[str, str, str], list[Sample]] = {}
+    for sample in samples:
+        if sample.gpu in _GPUS and sample.resolution_us < 20 and sample.variant != "fp32":
+            rows = sample.take(sample.left_out | sample.scored)
+            held.setdefault((sample.op, sample.variant, _kind(sample)), []).append(rows)
+    for (op, variant, kind), of_gpus in sorted(held.items()):
+        if kind == "fp8_scale_matrix" or variant == "all_reduce:custom":
+            continue  # no pair says which kernel it is: scored by the table of known GPUs alone
+        for source in of_gpus:
+            for target in of_gpus:
+                if source is not target:
+                    parts.append(_pair(op, variant, source, target))
+    names = dict.fromkeys(name for part in parts for name in part)
+    return pa.concat_tables(
+        [pa.table({n: part[n] for n in names if n in part}) for part in parts if len(part["op"])],
+        promote_options="permissive",
+    )
+
+
+def _pair(op: str, variant: str, source: Sample, target: Sample) -> dict[str, Any]:
+    columns = [n for n in (*SHAPE_COLUMNS[op], "kv_dtype") if n in source.columns]
+    first = {shape: i for i, shape in enumerate(_shapes(source, columns))}
+    both = [(first[shape], j) for j, shape in enumerate(_shapes(target, columns)) if shape in first]
+    if len(both) > _ROWS_PER_PAIR:
+        some = np.random.default_rng(_SEED).choice(len(both), _ROWS_PER_PAIR, replace=False)
+        both = [both[i] for i in np.sort(some)]
+    here, there = [i for i, _ in both], [j for _, j in both]
+    dtype = _DTYPES.get(op, {}).get(variant)
+    if dtype is None:
+        dtype = variant if op in {"gemm", "moe"} else "fp16" if op == "elementwise" else "bf16"
+    return {
+        "op": [op] * len(both),
+        "dtype": [dtype] * len(both),
+        **{name: _values(source.columns[name][here]) for name in columns},
+        "source_gpu": [source.gpu] * len(both),
+        "source_us": source.measured_us[here],
+        "target_gpu": [target.gpu] * len(both),
+        "target_us": target.measured_us[there],
+        "cold": source.cold[here] & target.cold[there],
+    }
+
+
+def known(constants: Constants, samples: Sequence[Sample]) -> list[dict[str, Any]]:
+    """Each GPU by its own constants and table on its own dropped rows: what a user of that GPU gets."""
+    rows = []
+    for sample in samples:
+        _, group = constants.group(sample.form, sample.variant, load_gpu(sample.gpu))
+        if sample.gpu not in _GPUS or group.level != f"gpu:{sample.gpu}" or sample.resolution_us >= 20:
+            continue
+        held = sample.take(sample.left_out | sample.scored)
+        if held.measured_us.size < _ROWS_MIN:
+            continue
+        table = constants.residuals.get((sample.form, sample.variant, sample.gpu))
+        before, _, cold = residuals_of(sample.form, constants, group.parameters, held)
+        after, _, _ = residuals_with(constants, sample.form, group.parameters, table, held)
+        if sample.form == "rowwise":  # what launching and rounding add hides what is shorter
+            cold = held.measured_us >= 10
+        for name, some in (("serving", cold), ("all", np.ones(cold.size, dtype=bool))):
+            if some.sum() >= _ROWS_MIN:
+                error = np.expm1(after[some])
+                rows.append({
+                    "form": sample.form, "variant": sample.variant, "gpu": sample.gpu, "rows": name,
+                    "n": int(some.sum()), "form_alone": float(np.median(np.abs(np.expm1(before[some])))),
+                    "median": float(np.median(np.abs(error))), "mean": float(np.mean(np.abs(error))),
+                    "p90": float(np.quantile(np.abs(error), 0.9)), "bias": float(np.median(error)),
+                })  # fmt: skip
+    return rows
+
+
+def off_grid(constants: Constants, samples: Sequence[Sample]) -> list[dict[str, Any]]:
+    """Fitted rows of sizes that the table never saw: every fourth value of an axis is left out of it."""
+    found = []
+    for sample in samples:
+        key = (sample.form, sample.variant, sample.gpu)
+        usual = sample.variant in {"bf16", "kv16"}
+        if sample.form not in _OFF_GRID or key not in constants.residuals or not usual or sample.gpu not in _GPUS:
+            continue
+        rows = sample.take(sample.fitted)
+        _, group = constants.group(sample.form, sample.variant, load_gpu(sample.gpu))
+        before, _, cold = residuals_of(sample.form, constants, group.parameters, rows)
+        x = np.round(coordinates(sample.form, rows.work), 4)
+        row: dict[str, Any] = {"form": sample.form, "gpu": sample.gpu}
+        errors: list[Floats] = []
+        forms: list[Floats] = []
+        for name in _OFF_GRID[sample.form]:
+            out = _every_fourth(x[AXES[sample.form].index(name)])
+            if out.sum() < _ROWS_MIN or (~out).sum() < 100:
+                continue
+            table = tabulated(constants, rows.take(~out))
+            after, _, _ = residuals_with(constants, sample.form, group.parameters, table, rows.take(out))
+            serving = cold[out] if cold[out].sum() >= _ROWS_MIN else np.ones(int(out.sum()), dtype=bool)
+            row[name] = float(np.median(np.abs(np.expm1(after[serving]))))
+            errors.append(after[serving])
+            forms.append(before[out][serving])
+        if errors:
+            row["all"] = float(np.median(np.abs(np.expm1(np.concatenate(errors)))))
+            row["form_alone"] = float(np.median(np.abs(np.expm1(np.concatenate(forms)))))
+            found.append(row)
+    return found
+
+
+def page(
+    constants: Constants,
+    found: Mapping[str, Sequence[Mapping[str, Any]]],
+    own: Sequence[Mapping[str, Any]],
+    beyond: Sequence[Mapping[str, Any]],
+) -> str:
+    lines = [
+        "# Accuracy",
+        "",
+        (
+            f"Written by `make accuracy` on {datetime.now(tz=UTC).date().isoformat()}: analytic simulator version "
+            f"{AnalyticSimulator.version}, calibration {constants.digest}. Measurements: `silicon/` of the reference "
+            "data (AIConfigurator, Vidur and others; their licences are in its README). Errors are |predicted / "
+            "measured - 1| in per cent, on rows that no constant and no table was fitted to: a fifth of all shapes by "
+            "hash, and all shapes of `pairs_dev`. *Serving* rows are cold ones (operands do not fit L2); of row-wise "
+            "kernels those of 10 µs and more."
+        ),
+        "",
+        "## A GPU with a table of its own",
+        "",
+        "*Form* is the physical model alone, *median* with the residual table over it.",
+        "",
+        "| op | variant | GPU | rows | n | form | median | mean | p90 | bias |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r['form']} | {r['variant']} | {r['gpu']} | {r['rows']} | {r['n']} | "
+        + " | ".join(_percent(r[name]) for name in ("form_alone", "median", "mean", "p90", "bias")) + " |"
+        for r in own
+    ]  # fmt: skip
+    lines += ["", "## Off the grid", "", (
+        "Every fourth value of one axis is left out of the table whole; the rows with these values are predicted from "
+        "the others. Serving rows among the fitted ones; the form has seen them, the table has not."
+    ), "", "| op | GPU | form | with table | each axis |", "|---|---|---|---|---|"]  # fmt: skip
+    for r in beyond:
+        axes = ", ".join(f"{name} {_percent(r[name])}" for name in _OFF_GRID[r["form"]] if name in r)
+        lines.append(f"| {r['form']} | {r['gpu']} | {_percent(r['form_alone'])} | {_percent(r['all'])} | {axes} |")
+    for table, rows in found.items():
+        lines += _map_of(table, [r for r in rows if r["rows"] != "refused"])
+    lines += ["", "## Published numbers", "", "As their authors report them, on other kernels and GPUs.", ""]
+    lines += [_PUBLISHED, ""]
+    return "\n".join(lines)
+
+
+def _map_of(table: str, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    what = "left-out rows of every op" if table == "pairs_test" else "the reference data's own table of pairs"
+    yield from ["", f"## From a source to a target: {table}", "", (
+        f"{what[0].upper()}{what[1:]}. *Roofline* is the target's datasheet, *ratio* the source's time times the ratio "
+        "of both rooflines. Regimes are of the measured time on the target; *covered* is the share inside p10 to p90. "
+        "*Kin*: how close the two GPUs are."
+    ), ""]  # fmt: skip
+    yield "| op | source | target | kin | rows | n | median | mean | p90 | bias | covered | roofline | ratio |"
+    yield "|" + "---|" * 13
+    for r in rows:
+        if r["n"] < _ROWS_MIN:
+            continue
+        kin = relation(load_gpu(r["source_gpu"]), load_gpu(r["target_gpu"])).replace("_", " ")
+        names = ("median_ape", "mean_ape", "p90_ape", "bias", "coverage_p10_p90", "roofline_median_ape",
+                 "ratio_median_ape")  # fmt: skip
+        yield (
+            f"| {r['op']} {r['dtype']} | {r['source_gpu']} | {r['target_gpu']} | {kin} | {r['rows']} | {r['n']} | "
+            + " | ".join(_percent(r[name]) for name in names) + " |"
+        )  # fmt: skip
+    yield from ["", "Coverage of all rows, per op and class of the target:", "", "| op | class | n | covered |"]
+    yield "|---|---|---|---|"
+    pooled: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for r in rows:
+        if r["rows"] == "all":
+            pooled.setdefault((r["op"], load_gpu(r["target_gpu"]).programming_class), []).append(r)
+    for (op, class_), some in sorted(pooled.items()):
+        n = [r["n"] for r in some]
+        covered = float(np.average([r["coverage_p10_p90"] for r in some], weights=n))
+        yield f"| {op} | {class_} | {sum(n)} | {_percent(covered)} |"
+
+
+def _kind(sample: Sample) -> str:
+    """Row-wise ops and collectives are samples of their own; their constants may be shared."""
+    for name in ("kind", "collective"):
+        if name in sample.columns and len(sample.columns[name]):
+            return str(sample.columns[name][0])
+    return ""
+
+
+def _shapes(sample: Sample, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    return list(zip(*(sample.columns[name].tolist() for name in columns), strict=True))
+
+
+def _values(column: NDArray[Any]) -> NDArray[Any]:
+    return column.astype(str) if column.dtype == object else column.astype(np.float64)
+
+
+def _every_fourth(axis: Floats) -> NDArray[np.bool_]:
+    """Inner values only: beyond the ends of a table is another question."""
+    values = np.unique(axis)
+    out: NDArray[np.bool_] = np.isin(axis, values[2:-1:4])
+    return out
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.1f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
