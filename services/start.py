@@ -55,7 +55,7 @@ def sass(arguments: argparse.Namespace, settings: Settings) -> int:
     from services.simworker.simulators.sass.command import BadInput, simulate_folder  # noqa: PLC0415
 
     try:
-        report = simulate_folder(arguments.traces, arguments.config, time.process_time)
+        report = simulate_folder(arguments.traces, arguments.config, time.process_time, settings.home / "sass")
     except BadInput as error:
         return _refused(error)
     if arguments.json:

@@ -43,6 +43,7 @@ def run() -> None:
     if not data.is_dir():
         print(f"{data}: not here, so nothing is compared with Accel-Sim")
         return
+    kept = ROOT / "build" / "sass"
     recorded = json.loads((data / "results.json").read_text())["results"]
     ours = theirs = 0.0
     for name, configs in recorded.items():
@@ -50,7 +51,7 @@ def run() -> None:
         for config, was in configs.items():
             if not folder.is_dir() or not was["completed"]:
                 continue
-            report = simulate_folder(folder, str(data / "logs" / "configs" / config), time.process_time)
+            report = simulate_folder(folder, str(data / "logs" / "configs" / config), time.process_time, kept)
             rate = was["total_warp_insts"] / report["cpu_seconds"] / 1e6
             print(
                 f"{name:17}{config:20}{report['cpu_seconds'] * 1e3:8.1f} ms"

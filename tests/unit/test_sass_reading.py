@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("numba", reason="pip install -r infra/requirements/sass.txt")
 
 from services.simworker.simulators.sass import lines, opcodes
+from services.simworker.simulators.sass.kept import read_or_recall
 from services.simworker.simulators.sass.kernelslist import BadTrace, read_kernelslist
 from services.simworker.simulators.sass.reading import read_kernel, read_text
 
@@ -166,6 +167,17 @@ def test_a_fifo_is_read_while_it_is_written(tmp_path):
     writer.start()
     assert len(read_kernel(fifo).instructions) == 1
     writer.join()
+
+
+def test_a_kept_trace_is_the_trace_until_the_file_changes(tmp_path):
+    file = tmp_path / "kernel-1.traceg"
+    file.write_text(text_of("0 ff 0 EXIT 0 0 0", "10 01 1 R1 LDG.E 0 4 1 0x7fb000000000 4 0"))
+    read, kept = (read_or_recall(file, tmp_path / "kept") for _ in range(2))
+    assert (kept.header, kept.exit_mask) == (read.header, read.exit_mask)
+    for column in ("instructions", "memory", "warp_start", "warp_memory", "warp_index", "cta_warp"):
+        assert np.array_equal(getattr(read, column), getattr(kept, column)), column
+    file.write_text(text_of("0 ff 0 EXIT 0 0 0"))
+    assert len(read_or_recall(file, tmp_path / "kept").instructions) == 1
 
 
 def test_a_cut_xz_is_said_to_be_cut(tmp_path):

@@ -117,7 +117,7 @@ def test_missing_inputs_get_one_sentence(tmp_path):
 def plain_core(monkeypatch):
     """The same module with nothing compiled."""
     monkeypatch.setattr(jit, "compiled", lambda function: function)
-    monkeypatch.setattr(jit, "inlined", lambda function: function)
+    monkeypatch.setattr(jit, "inner", lambda function: function)
     name = core.__name__
     monkeypatch.delitem(sys.modules, name)
     plain = importlib.import_module(name)

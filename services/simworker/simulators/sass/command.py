@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from services.simworker.simulators.sass.kept import read_or_recall
 from services.simworker.simulators.sass.kernelslist import BadTrace, read_kernelslist
 from services.simworker.simulators.sass.machine import PIPES, Machine, machine_of
 from services.simworker.simulators.sass.options import BadConfig, read_options
-from services.simworker.simulators.sass.reading import read_kernel
 from services.simworker.simulators.sass.simulator import Simulation, compile_core, report_of
 
 
@@ -17,8 +17,10 @@ class BadInput(ValueError):
     """A folder or a config that cannot be used; the message is the sentence to show."""
 
 
-def simulate_folder(traces: Path, config: str, cpu_seconds: Callable[[], float]) -> dict[str, Any]:
-    """`cpu_seconds` is the process's CPU clock.
+def simulate_folder(
+    traces: Path, config: str, cpu_seconds: Callable[[], float], keep: Path | None = None
+) -> dict[str, Any]:
+    """`cpu_seconds` is the process's CPU clock; `keep` a folder for traces as arrays.
 
     A kernel that cannot be read has an error and no cycles; the others go on, as in processes of their own.
     """
@@ -34,7 +36,7 @@ def simulate_folder(traces: Path, config: str, cpu_seconds: Callable[[], float])
     warnings: list[str] = []
     for path in listed.files:
         try:
-            trace = read_kernel(path)
+            trace = read_or_recall(path, keep)
             kernels.append(report_of(simulation.run(trace)))
         except BadTrace as error:
             kernels.append({"name": "", "file": path.name, "cycles": None, "error": str(error)})

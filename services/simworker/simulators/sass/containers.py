@@ -14,7 +14,7 @@ import zstandard
 from services.simworker.simulators.sass.header import KernelHeader, read_header
 from services.simworker.simulators.sass.kernelslist import BadTrace
 
-BLOCK_BYTES = 1 << 22  # per block: large beside a call, small beside memory
+BLOCK_BYTES = 1 << 18  # per block: large beside a call, small beside a core's cache
 
 Opened = tuple[KernelHeader, int, Iterator[bytes]]
 """A header, how many lines it took, and the rest in blocks of any cut."""

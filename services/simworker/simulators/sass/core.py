@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from services.simworker.simulators.sass.jit import compiled, inlined, signed
+from services.simworker.simulators.sass.jit import compiled, inner, signed
 from services.simworker.simulators.sass.lines import (
     BYPASSES_L1,
     CLASS_MASK,
@@ -49,6 +49,7 @@ from services.simworker.simulators.sass.state import (
     MEMORY_PIPE,
     PIPE_COUNT,
     UNIT,
+    UNIT_SHIFT,
     WINDOW_CYCLES,
     WINDOW_SHIFT,
     WINDOWS,
@@ -103,7 +104,7 @@ LAST_CYCLES: Final = 2  # from the last warp's end to the kernel's
 NEXT_CTA: Final = 1
 
 
-@inlined
+@inner
 def _take(calendars: Calendars, row: int, time: int, cost: int) -> int:
     """The first time from `time` on at which the resource is free for `cost`; it is taken."""
     windows = calendars.windows
@@ -138,10 +139,10 @@ def _take(calendars: Calendars, row: int, time: int, cost: int) -> int:
             windows[row, after, 1] = 0
             windows[row, after, 2] = window + 1
         windows[row, after, 1] += fill + cost - WINDOW_CYCLES * UNIT
-    return signed(max(time, (window << WINDOW_SHIFT) + fill // UNIT))
+    return signed(max(time, (window << WINDOW_SHIFT) + (fill >> UNIT_SHIFT)))
 
 
-@inlined
+@inner
 def _locate(n: Numbers, sector: int, where: NDArray[np.int64]) -> None:
     """Writes where the line of a sector lives beyond L1; done once per line, since it takes divisions."""
     rest = sector >> 3  # 256 B, the stride of channels
@@ -190,13 +191,14 @@ SET: Final = 1
 CHANNEL: Final = 2
 BANK: Final = 3
 ROW: Final = 4
+WHERE_SIZE: Final = 5
 
 
-@inlined
+@inner
 def _dram(
-    n: Numbers, l2: L2, calendars: Calendars, told: NDArray[np.int64], where: NDArray[np.int64], time: int
+    n: Numbers, l2: L2, calendars: Calendars, told: NDArray[np.int64], where: NDArray[np.int64], time: int, count: int
 ) -> int:
-    """When a sector's data leaves DRAM; the channel's bus, its bank group and, for another row, its bank are taken."""
+    """When the last of a line's sectors leaves DRAM; bus, bank group and, for another row, the bank are taken."""
     channel = where[CHANNEL]
     bank = where[BANK]
     slices = n.channels * n.slices_per_channel
@@ -206,34 +208,64 @@ def _dram(
         told[ROWS_OPENED] += 1
         time = _take(calendars, own + BANK_GROUPS + bank, time, n.bank_cost)
         time = _take(calendars, own + BANK_GROUPS + BANKS, time, n.row_cost) + n.row_latency
-    time = _take(calendars, own + (bank & (n.bank_groups - 1)), time, n.group_cost)
-    return _take(calendars, slices + channel, time, n.dram_cost) + n.dram_latency
+    time = _take(calendars, own + (bank & (n.bank_groups - 1)), time, count * n.group_cost)
+    ended = time + (((count - 1) * n.group_cost) >> UNIT_SHIFT)
+    time = _take(calendars, slices + channel, time, count * n.dram_cost)
+    return max(ended, time + (((count - 1) * n.dram_cost) >> UNIT_SHIFT)) + n.dram_latency
 
 
-@inlined
+@inner
+def _count(parts: int) -> int:
+    """Sectors in a mask of four."""
+    return (parts & 1) + ((parts >> 1) & 1) + ((parts >> 2) & 1) + ((parts >> 3) & 1)
+
+
+@inner
+def _held(ring: NDArray[np.int64], row: int, place: int, count: int, time: int) -> int:
+    """When so many places of a ring are free, from `time` on."""
+    size = ring.shape[1]
+    for _ in range(count):
+        time = max(time, ring[row, place])
+        place = place + 1 if place + 1 < size else 0
+    return signed(time)
+
+
+@inner
+def _hold(ring: NDArray[np.int64], row: int, place: int, count: int, until: int) -> int:
+    """Takes so many places of a ring until then; the next place."""
+    size = ring.shape[1]
+    for _ in range(count):
+        ring[row, place] = until
+        place = place + 1 if place + 1 < size else 0
+    return place
+
+
+@inner
 def _l2(
     n: Numbers,
     l2: L2,
     calendars: Calendars,
     told: NDArray[np.int64],
     where: NDArray[np.int64],
-    sector: int,
+    line: int,
+    parts: int,
     time: int,
     is_write: bool,
     is_partial: bool,
 ) -> tuple[int, int]:
-    """When a slice has the data, or has taken the write; and when the request has left its SM."""
+    """When a slice has a line's sectors, or has taken the write; and when the first of them has left its SM."""
     index = where[SLICE]
     set_index = where[SET]
-    place = l2.next_accepted[index]
-    l2.next_accepted[index] = place + 1 if place + 1 < l2.accepted.shape[1] else 0
+    count = _count(parts)
     # The crossbar gives a slice one request a cycle, and none while the queue before the slice is full.
-    crossed = _take(calendars, index, max(time, l2.accepted[index, place] - n.request_latency), n.slice_cost)
+    place = l2.next_accepted[index]
+    time = max(time, _held(l2.accepted, index, place, count, signed(0)) - n.request_latency)
+    crossed = _take(calendars, index, time, count * n.slice_cost)
     miss_place = l2.next_missed[index]
-    time = max(crossed + n.request_latency, l2.missed[index, miss_place])
-    l2.accepted[index, place] = time
-    tag = (sector >> 2) + 1
-    part = sector & 3
+    time = crossed + n.request_latency + (((count - 1) * n.slice_cost) >> UNIT_SHIFT)
+    time = max(time, l2.missed[index, miss_place])
+    l2.next_accepted[index] = _hold(l2.accepted, index, place, count, time)
+    tag = line + 1
     tags = l2.tags[index, set_index]
     used = l2.used[index, set_index]
     way = -1
@@ -246,55 +278,62 @@ def _l2(
         if used[candidate] < oldest:
             oldest = used[candidate]
             victim = candidate
-    if is_write:
-        told[L2_WRITES] += 1
-    else:
-        told[L2_READS] += 1
-    if way >= 0 and l2.fills[index, set_index, way, part] != 0:
-        used[way] = time
-        if is_write:
-            told[L2_WRITE_HITS] += 1
-            l2.dirty[index, set_index, way] |= 1 << part
-            return time, crossed
-        told[L2_READ_HITS] += 1
-        return signed(max(time, l2.fills[index, set_index, way, part])), crossed
     if way < 0:
         way = victim
-        if l2.dirty[index, set_index, way] != 0:
-            home = np.empty(5, np.int64)
+        stale = signed(l2.dirty[index, set_index, way])
+        if stale != 0:
+            # The scratch's second half: its first is the line's that comes.
+            home = where[WHERE_SIZE:]
             _locate(n, (tags[way] - 1) << 2, home)
-            for other in range(4):
-                if l2.dirty[index, set_index, way] >> other & 1:
-                    told[DRAM_WRITES] += 1
-                    _dram(n, l2, calendars, told, home, time)
+            told[DRAM_WRITES] += _count(stale)
+            _dram(n, l2, calendars, told, home, time, _count(stale))
+            l2.dirty[index, set_index, way] = 0
         tags[way] = tag
-        for other in range(4):
-            l2.fills[index, set_index, way, other] = 0
+        for part in range(4):
+            l2.fills[index, set_index, way, part] = 0
     used[way] = time
+    fills = l2.fills[index, set_index, way]
     if is_write:
         # A written sector is not fetched first, and one written in part is not yet to be read.
-        l2.dirty[index, set_index, way] |= 1 << part
-        if not is_partial:
-            l2.fills[index, set_index, way, part] = time
+        told[L2_WRITES] += count
+        l2.dirty[index, set_index, way] |= parts
+        for part in range(4):
+            if (parts >> part) & 1:
+                if fills[part] != 0:
+                    told[L2_WRITE_HITS] += 1
+                elif not is_partial:
+                    fills[part] = time
         return time, crossed
-    entry = l2.next_mshr[index]
-    l2.next_mshr[index] = entry + 1 if entry + 1 < n.l2_mshrs else 0
-    time = max(time, l2.mshrs[index, entry])
-    told[DRAM_READS] += 1
-    channel = where[CHANNEL]
-    credit = l2.next_returned[channel]
-    l2.next_returned[channel] = credit + 1 if credit + 1 < l2.returned.shape[1] else 0
-    time = max(time, l2.returned[channel, credit])
-    l2.next_missed[index] = miss_place + 1 if miss_place + 1 < l2.missed.shape[1] else 0
-    l2.missed[index, miss_place] = time
-    ready = _dram(n, l2, calendars, told, where, time)
-    l2.returned[channel, credit] = ready
-    l2.mshrs[index, entry] = ready
-    l2.fills[index, set_index, way, part] = ready
+    told[L2_READS] += count
+    ready = time
+    missing = 0
+    for part in range(4):
+        if (parts >> part) & 1:
+            if fills[part] != 0:
+                told[L2_READ_HITS] += 1
+                ready = max(ready, fills[part])
+            else:
+                missing |= 1 << part
+    if missing != 0:
+        count = _count(missing)
+        channel = where[CHANNEL]
+        told[DRAM_READS] += count
+        entry = l2.next_mshr[index]
+        credit = l2.next_returned[channel]
+        time = _held(l2.mshrs, index, entry, count, time)
+        time = _held(l2.returned, channel, credit, count, time)
+        l2.next_missed[index] = _hold(l2.missed, index, miss_place, count, time)
+        filled = _dram(n, l2, calendars, told, where, time, count)
+        l2.next_mshr[index] = _hold(l2.mshrs, index, entry, count, filled)
+        l2.next_returned[channel] = _hold(l2.returned, channel, credit, count, filled)
+        for part in range(4):
+            if (missing >> part) & 1:
+                fills[part] = filled
+        ready = max(ready, filled)
     return signed(ready), crossed
 
 
-@inlined
+@inner
 def _l1_way(n: Numbers, l1: L1, sm: int, line: int, time: int) -> int:
     """The way that holds a line, allocated where none does."""
     buckets = l1.buckets.shape[1]
@@ -334,7 +373,7 @@ def _l1_way(n: Numbers, l1: L1, sm: int, line: int, time: int) -> int:
     return signed(way)
 
 
-@compiled
+@inner
 def access_global(
     n: Numbers,
     l1: L1,
@@ -354,74 +393,88 @@ def access_global(
     cycle = start
     done = start
     banks_used = signed(0)
-    line = signed(-1)
-    way = signed(-1)
+    entry = signed(0)
+    fills = l1.fills[sm, 0]
     is_write = kind in (STORE, BULK_STORE)
     reply_row = n.channels * (n.slices_per_channel + 1) + sm
     for run in range(runs, 0, -1):
         word = memory[at + run]
         first = signed(word >> np.uint64(8))
-        count = signed(word & np.uint64(0x7F))
+        high = first + signed(word & np.uint64(0x7F)) - 1
         is_partial = (word & np.uint64(0x80)) != 0
-        for sector in range(first + count - 1, first - 1, -1):
-            if sector >> 2 != line:
-                line = sector >> 2
-                way = -1
-                _locate(n, sector, where)
+        while high >= first:
+            # One line's sectors at once, from the highest down, as Accel-Sim takes them.
+            low = max(first, high & ~3)
+            count = high - low + 1
+            line = low >> 2
+            parts = ((1 << count) - 1) << (low & 3)
+            high = low - 1
+            _locate(n, low, where)
             if bypasses:
                 if banks_used != 0:
                     cycle += 1
                 banks_used = 1
                 sent = max(cycle, l1.port_free[sm])
-                l1.port_free[sm] = sent + 1
-                crossing = max(sent, l1.crossbar_free[sm])
-                ready, crossed = _l2(n, l2, calendars, told, where, sector, crossing, is_write, is_partial)
-                l1.crossbar_free[sm] = crossed + 1 + ((crossed - crossing) >> 1)
-                back = _take(calendars, reply_row, ready + 1, n.reply_cost) + n.reply_latency - 1
-                told[REQUESTS] += 1
-                told[REQUEST_CYCLES] += back - cycle
-                done = max(done, back + (0 if is_write else L1_TO_REGISTER))
-                continue
-            bank = signed(1) << (sector & (n.l1_banks - 1))
-            if banks_used & bank:
-                cycle += 1
-                banks_used = 0
-            banks_used |= bank
-            tag_time = max(cycle + n.l1_latency, l1.stalled_until[sm])
-            part = sector & 3
-            if way < 0:
-                way = _l1_way(n, l1, sm, line, tag_time)
-            if is_write:
-                told[L1_WRITES] += 1
-                if l1.fills[sm, way, part] == 0 and not is_partial:
-                    l1.fills[sm, way, part] = tag_time
+                l1.port_free[sm] = sent + count
+                cycle += count - 1
             else:
-                told[L1_READS] += 1
-                fill = l1.fills[sm, way, part]
-                if fill != 0:
-                    told[L1_READ_HITS] += 1
-                    done = max(done, tag_time if fill <= tag_time else fill + L1_TO_REGISTER)
-                    continue
-                entry = l1.next_mshr[sm]
-                l1.next_mshr[sm] = entry + 1 if entry + 1 < n.l1_mshrs else 0
-                tag_time = max(tag_time, l1.mshrs[sm, entry])
-            sent = max(tag_time + 1, l1.port_free[sm])
-            l1.port_free[sm] = sent + 1
-            l1.stalled_until[sm] = max(l1.stalled_until[sm], sent - n.l1_miss_queue)
-            # The queue in front of L1 holds a cycle's accesses per stage; when it is full, the unit waits.
-            cycle = max(cycle, l1.stalled_until[sm] - n.l1_latency * n.l1_banks)
-            # The SM's requests enter the crossbar in order: one for a busy slice holds up all behind it.
+                if n.l1_banks < 4:
+                    cycle += count // n.l1_banks if banks_used else (count - 1) // n.l1_banks
+                    banks_used = 1
+                else:
+                    wanted = ((1 << count) - 1) << (low & (n.l1_banks - 1))
+                    if banks_used & wanted:
+                        cycle += 1
+                        banks_used = 0
+                    banks_used |= wanted
+                tag_time = max(cycle + n.l1_latency, l1.stalled_until[sm])
+                way = _l1_way(n, l1, sm, line, tag_time)
+                fills = l1.fills[sm, way]
+                if is_write:
+                    told[L1_WRITES] += count
+                    if not is_partial:
+                        for part in range(4):
+                            if (parts >> part) & 1 and fills[part] == 0:
+                                fills[part] = tag_time
+                else:
+                    told[L1_READS] += count
+                    missing = 0
+                    for part in range(4):
+                        if (parts >> part) & 1:
+                            fill = fills[part]
+                            if fill == 0:
+                                missing |= 1 << part
+                            else:
+                                told[L1_READ_HITS] += 1
+                                done = max(done, tag_time if fill <= tag_time else fill + L1_TO_REGISTER)
+                    if missing == 0:
+                        continue
+                    parts = missing
+                    count = _count(parts)
+                    entry = l1.next_mshr[sm]
+                    tag_time = _held(l1.mshrs, sm, entry, count, tag_time)
+                sent = max(tag_time + 1, l1.port_free[sm])
+                l1.port_free[sm] = sent + count
+                l1.stalled_until[sm] = max(l1.stalled_until[sm], sent + count - 1 - n.l1_miss_queue)
+                # The queue in front of L1 holds a cycle's accesses per stage; when it is full, the unit waits.
+                cycle = max(cycle, l1.stalled_until[sm] - n.l1_latency * n.l1_banks)
+            # The SM's requests enter the crossbar in order: one for a busy slice holds up all behind it. Half of its
+            # wait stands for Accel-Sim's round robin, which lets the SMs that want a slice finish together.
             crossing = max(sent, l1.crossbar_free[sm])
-            ready, crossed = _l2(n, l2, calendars, told, where, sector, crossing, is_write, is_partial)
-            l1.crossbar_free[sm] = crossed + 1 + ((crossed - crossing) >> 1)
-            back = _take(calendars, reply_row, ready + 1, n.reply_cost) + n.reply_latency - 1
-            told[REQUESTS] += 1
-            told[REQUEST_CYCLES] += back - cycle
+            ready, crossed = _l2(n, l2, calendars, told, where, line, parts, crossing, is_write, is_partial)
+            l1.crossbar_free[sm] = crossed + count + ((crossed - crossing) >> 1)
+            back = _take(calendars, reply_row, ready + 1, count * n.reply_cost)
+            back += (((count - 1) * n.reply_cost) >> UNIT_SHIFT) + n.reply_latency - 1
+            told[REQUESTS] += count
+            told[REQUEST_CYCLES] += (back - cycle) * count
             if is_write:
                 done = max(done, back)
             else:
-                l1.mshrs[sm, entry] = back
-                l1.fills[sm, way, part] = back
+                if not bypasses:
+                    l1.next_mshr[sm] = _hold(l1.mshrs, sm, entry, count, back)
+                    for part in range(4):
+                        if (parts >> part) & 1:
+                            fills[part] = back
                 done = max(done, back + L1_TO_REGISTER)
     return done, cycle, at + runs + 1
 
@@ -482,7 +535,7 @@ def simulate(
     bank_free = np.zeros((scheduler_count, n.register_banks), np.int64)  # half cycles
     unit_of_memory = np.zeros(n.sm_count, np.int64)
     last_issued = np.full(scheduler_count, -1, np.int64)
-    where = np.empty(5, np.int64)
+    where = np.empty(2 * WHERE_SIZE, np.int64)
     look = np.full(scheduler_count, NEVER, np.int64)
 
     words = (scheduler_count + 63) >> 6
@@ -785,7 +838,7 @@ def simulate(
 BARRIER_RELEASE: Final = 1
 
 
-@inlined
+@inner
 def _look_at(look: NDArray[np.int64], wheel: NDArray[np.uint64], scheduler: int, time: int, now: int) -> int:
     """Has a scheduler look at its warps at that cycle if not before; 1 if it was not to look at all."""
     time = min(max(time, now + 1), now + WHEEL - 1)
@@ -800,7 +853,7 @@ def _look_at(look: NDArray[np.int64], wheel: NDArray[np.uint64], scheduler: int,
     return 1 if before == NEVER else 0
 
 
-@inlined
+@inner
 def _tell_stall(told: NDArray[np.int64], ready: int, memory_bound: int, since: int, until: int) -> None:
     """What the first warp to go on waits for; cycles in which all wait at barriers are not seen from here."""
     if ready <= since:
@@ -811,7 +864,7 @@ def _tell_stall(told: NDArray[np.int64], ready: int, memory_bound: int, since: i
         told[STALL_DEPENDENCY] += until - since
 
 
-@inlined
+@inner
 def _pipe(kind: int) -> int:
     if kind < PIPE_COUNT:
         return kind
@@ -820,7 +873,7 @@ def _pipe(kind: int) -> int:
     return MEMORY_PIPE
 
 
-@inlined
+@inner
 def _read(bank_free: NDArray[np.int64], scheduler: int, bank: int, collected: int) -> int:
     """The half cycle in which a register bank gives an operand."""
     half = max(2 * collected + 2, bank_free[scheduler, bank])
@@ -828,7 +881,7 @@ def _read(bank_free: NDArray[np.int64], scheduler: int, bank: int, collected: in
     return signed(half)
 
 
-@inlined
+@inner
 def _bit_index(low: np.uint64) -> int:
     index = 0
     bits = low

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from services.simworker.simulators.sass.jit import compiled, inlined, signed
+from services.simworker.simulators.sass.jit import compiled, inner, signed
 from services.simworker.simulators.sass.opcodes import (
     BULK_LOAD,
     BULK_STORE,
@@ -81,6 +81,9 @@ STATE_SIZE: Final = 17
 SPARE_RECORDS: Final = 8
 SPARE_MEMORY: Final = 80  # words one line may need: 32 lanes of 16 bytes touch at most 64 sectors
 
+SEEN: Final = 2048  # entries of `Known`
+SEEN_BYTES: Final = 64
+
 _NEWLINE: Final = 10
 _SPACE: Final = 32
 _LOCAL_BYTES: Final = 16384  # Accel-Sim's size of the local window
@@ -102,6 +105,14 @@ class Tables(NamedTuple):
     meanings: NDArray[np.int64]
 
 
+class Known(NamedTuple):
+    """Instructions without an address by their PC, as warps repeat each other: the line after the mask, its record."""
+
+    length: NDArray[np.int64]  # 0 = none
+    record: NDArray[np.uint64]
+    text: NDArray[np.uint8]
+
+
 class Records(NamedTuple):
     """Where lines go."""
 
@@ -113,21 +124,21 @@ class Records(NamedTuple):
     cta_warp: NDArray[np.int64]  # first warp
 
 
-@inlined
+@inner
 def _skip_spaces(text: NDArray[np.uint8], at: int) -> int:
     while text[at] == _SPACE:
         at += 1
     return at
 
 
-@inlined
+@inner
 def _token_end(text: NDArray[np.uint8], at: int) -> int:
     while text[at] > _SPACE:
         at += 1
     return at
 
 
-@inlined
+@inner
 def _hex_digit(byte: int) -> int:
     if byte < 58:
         return byte - 48 if byte >= 48 else -1
@@ -135,7 +146,7 @@ def _hex_digit(byte: int) -> int:
     return lower - 87 if 97 <= lower <= 102 else -1
 
 
-@inlined
+@inner
 def _address(text: NDArray[np.uint8], at: int) -> tuple[int, int]:
     """Value and end of 0x…; end -1 where it is none."""
     if text[at] != 48 or text[at + 1] | 32 != 120:
@@ -154,7 +165,7 @@ def _address(text: NDArray[np.uint8], at: int) -> tuple[int, int]:
     return value, at
 
 
-@inlined
+@inner
 def _decimal(text: NDArray[np.uint8], at: int) -> tuple[int, int]:
     """Value and end of a signed number; end -1 where it is none. Longer ones wrap: no field needs more than 63 bits."""
     negative = text[at] == 45
@@ -170,12 +181,50 @@ def _decimal(text: NDArray[np.uint8], at: int) -> tuple[int, int]:
     return (-value if negative else value), at
 
 
+@inner
+def _lanes(mask: int) -> int:
+    """Bits set in 32, added in pairs, fours, and bytes."""
+    bits = mask - ((mask >> 1) & 0x55555555)
+    bits = (bits & 0x33333333) + ((bits >> 2) & 0x33333333)
+    bits = (bits + (bits >> 4)) & 0x0F0F0F0F
+    return ((bits * 0x01010101) >> 24) & 0xFF
+
+
+@inner
+def _exit(state: NDArray[np.int64], record: np.uint64, mask: int, exited: int, line: int) -> int:
+    """The lanes that have exited after this instruction; lanes that had and go on are mended and told."""
+    if mask & exited != 0:
+        # NVBit names lanes in the EXIT's mask that go on: they have not exited.
+        if state[MENDED_LINE] == 0:
+            state[MENDED_LINE] = line
+            state[MENDED_LANES] = mask & exited
+        if state[WARP_MENDED] == 0:
+            state[WARP_MENDED] = 1
+            state[MENDED_COUNT] += 1
+        exited &= ~mask
+    if (record & np.uint64(CLASS_MASK)) == EXIT:
+        exited |= mask
+    return exited
+
+
 @compiled
 def read_lines(
-    text: NDArray[np.uint8], at: int, end: int, dialect: Dialect, tables: Tables, out: Records, state: NDArray[np.int64]
+    text: NDArray[np.uint8],
+    at: int,
+    end: int,
+    dialect: Dialect,
+    tables: Tables,
+    known: Known,
+    out: Records,
+    state: NDArray[np.int64],
 ) -> tuple[int, int]:
     """(why it returned, first byte not read). `text[at:end]` holds whole lines; more follow in the next call."""
     lanes = np.empty(64, np.int64)
+    used = np.empty(32, np.int64)
+    words = np.empty((32, 32), np.int64)
+    seen_length = known.length
+    seen_record = known.record
+    seen_text = known.text
     records = out.instructions
     memory = out.memory
     n_record = state[RECORD_COUNT]
@@ -270,8 +319,12 @@ def read_lines(
             why = WARP_TOO_SHORT
             state[TO] = _token_end(text, at)
             break
-        at += 1
-        while _hex_digit(signed(text[at])) >= 0:
+        pc = signed(0)
+        while True:
+            digit = _hex_digit(signed(text[at]))
+            if digit < 0:
+                break
+            pc = (pc << 4) | digit
             at += 1
         if text[at] != _SPACE:
             why = BAD_PC
@@ -293,6 +346,26 @@ def read_lines(
             state[TO] = _token_end(text, at)
             break
         at = _skip_spaces(text, at)
+        active = _lanes(mask)
+        # --- the same instruction, seen before: only its mask may differ
+        seen = (pc >> 4) & (SEEN - 1)
+        length = seen_length[seen]
+        if length > 0 and at + length <= end:
+            place = 0
+            while place < length and text[at + place] == seen_text[seen, place]:
+                place += 1
+            if place == length:
+                record = seen_record[seen]
+                if mask & exited != 0 or (record & np.uint64(CLASS_MASK)) == EXIT:
+                    exited = _exit(state, record, mask, exited, line)
+                threads += active
+                records[n_record] = record
+                n_record += 1
+                left -= 1
+                at += length
+                line += 1
+                continue
+        tail_at = at
         state[AT] = at
         count, at = _decimal(text, at)
         if at < 0 or count < 0 or count > 1:
@@ -378,11 +451,6 @@ def read_lines(
         if at < 0 or accessed < 0:
             why = BAD_WIDTH
             break
-        active = 0
-        bits = mask
-        while bits != 0:
-            bits &= bits - 1
-            active += 1
         if flags & BYPASS_FLAG:
             record |= np.uint64(BYPASSES_L1)
         if accessed > 0:
@@ -455,13 +523,15 @@ def read_lines(
                         break
                     # The addresses are those of the first run of active lanes; after a hole Accel-Sim has zeros, which
                     # no kernel means. They are left out.
-                    bits = mask
-                    while bits != 0 and bits & 1 == 0:
-                        bits >>= 1
-                    n_lane = 0
-                    while bits & 1:
-                        bits >>= 1
-                        n_lane += 1
+                    n_lane = 32
+                    if mask != 0xFFFFFFFF:
+                        bits = mask
+                        while bits != 0 and bits & 1 == 0:
+                            bits >>= 1
+                        n_lane = 0
+                        while bits & 1:
+                            bits >>= 1
+                            n_lane += 1
                     is_run = 0 <= stride <= 32
                     if not is_run:
                         for lane in range(n_lane):
@@ -495,7 +565,7 @@ def read_lines(
                     if is_run:
                         for lane in range(n_lane):
                             lanes[lane] = base + lane * stride
-                    memory[n_memory] = np.uint64(_bank_cycles(lanes, n_lane))
+                    memory[n_memory] = np.uint64(_bank_cycles(lanes, n_lane, used, words))
                     n_memory += 1
                 elif is_run:
                     count = ((base + (n_lane - 1) * stride + width - 1) >> 5) - (base >> 5) + 1
@@ -522,19 +592,17 @@ def read_lines(
             record |= np.uint64(immediate) << np.uint64(IMMEDIATE_SHIFT)
             while text[at] != _NEWLINE:
                 at += 1
-        if mask & exited != 0:
-            # NVBit names lanes in the EXIT's mask that go on: they have not exited.
-            if state[MENDED_LINE] == 0:
-                state[MENDED_LINE] = line
-                state[MENDED_LANES] = mask & exited
-            if state[WARP_MENDED] == 0:
-                state[WARP_MENDED] = 1
-                state[MENDED_COUNT] += 1
-            exited &= ~mask
-        if kind == EXIT:
-            exited |= mask
+        record |= np.uint64(kind)
+        if mask & exited != 0 or kind == EXIT:
+            exited = _exit(state, record, mask, exited, line)
+        length = at + 1 - tail_at
+        if accessed == 0 and length <= SEEN_BYTES:
+            seen_length[seen] = length
+            seen_record[seen] = record
+            for place in range(length):
+                seen_text[seen, place] = text[tail_at + place]
         threads += active
-        records[n_record] = record | np.uint64(kind)
+        records[n_record] = record
         n_record += 1
         left -= 1
         at += 1
@@ -555,12 +623,12 @@ BYPASS_FLAG: Final = 1
 assert BULK_LOAD < BULK_STORE < MBARRIER_WAIT
 
 
-@inlined
-def _bank_cycles(lanes: NDArray[np.int64], count: int) -> int:
+@inner
+def _bank_cycles(lanes: NDArray[np.int64], count: int, used: NDArray[np.int64], words: NDArray[np.int64]) -> int:
     """Cycles of shared memory: the most different 4-byte words that one of 32 banks must give."""
     worst = 1
-    used = np.zeros(32, np.int64)
-    words = np.empty((32, 32), np.int64)
+    for bank in range(32):
+        used[bank] = 0
     for lane in range(min(count, 32)):
         word = lanes[lane] >> 2
         bank = word & 31
@@ -580,7 +648,7 @@ def _bank_cycles(lanes: NDArray[np.int64], count: int) -> int:
 PARTIAL: Final = 0x80
 
 
-@inlined
+@inner
 def _run_with_ends(base: int, count: int, stride: int, width: int, memory: NDArray[np.uint64], at: int) -> int:
     """Words written for lanes a small stride apart: between the ends, sectors are whole if the lanes leave no gap."""
     end = base + (count - 1) * stride + width  # first byte after
@@ -607,7 +675,7 @@ def _run_with_ends(base: int, count: int, stride: int, width: int, memory: NDArr
     return runs + 1
 
 
-@inlined
+@inner
 def _runs(lanes: NDArray[np.int64], count: int, width: int, memory: NDArray[np.uint64], at: int) -> tuple[int, int]:
     """(runs, sectors) written to memory[at:]: the different 32-byte sectors, ascending."""
     # Lanes mostly ascend already, so insertion from the end is nearly free.

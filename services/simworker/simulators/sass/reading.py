@@ -94,6 +94,11 @@ def _doubled(array: NDArray[Any]) -> NDArray[Any]:
 def _read(file: str, header: KernelHeader, header_lines: int, blocks: Iterator[bytes]) -> KernelTrace:
     dialect = lines.Dialect(header.tracer_version, int(header.has_line_numbers), header.shared_base, header.local_base)
     tables = lines.Tables(np.zeros(_SLOTS, np.uint64), np.zeros(_SLOTS, np.int64))
+    known = lines.Known(
+        np.zeros(lines.SEEN, np.int64),
+        np.empty(lines.SEEN, np.uint64),
+        np.empty((lines.SEEN, lines.SEEN_BYTES), np.uint8),
+    )
     opcodes: list[str] = []
     arrays = _Arrays(header.cta_count)
     state = np.zeros(lines.STATE_SIZE, np.int64)
@@ -110,7 +115,7 @@ def _read(file: str, header: KernelHeader, header_lines: int, blocks: Iterator[b
         text = rest + block[:cut] if rest else block
         end = len(rest) + cut if rest else cut
         rest = block[cut:]
-        _parse(file, header, text, end, dialect, tables, opcodes, arrays, state)
+        _parse(file, header, text, end, dialect, tables, known, opcodes, arrays, state)
     if rest.strip():
         raise BadTrace(
             f"{file}, line {state[lines.LINE]}: the file ends within {_shown(rest)} without a newline, so it was cut"
@@ -144,6 +149,7 @@ def _parse(
     end: int,
     dialect: lines.Dialect,
     tables: lines.Tables,
+    known: lines.Known,
     opcodes: list[str],
     arrays: _Arrays,
     state: NDArray[np.int64],
@@ -151,7 +157,7 @@ def _parse(
     view = np.frombuffer(text, np.uint8)
     at = 0
     while True:
-        why, at = lines.read_lines(view, at, end, dialect, tables, arrays.records(), state)
+        why, at = lines.read_lines(view, at, end, dialect, tables, known, arrays.records(), state)
         if why == lines.DONE:
             return
         if why == lines.NEEDS_SPACE:

@@ -1,0 +1,97 @@
+"""Traces that were read once, kept as arrays: the next simulation of a file takes them from there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from services.simworker.simulators.sass.header import KernelHeader
+from services.simworker.simulators.sass.reading import KernelTrace, read_kernel
+
+READER_VERSION = 1  # of what a record means; one more makes all that is kept unused
+KEPT_BYTES_LIMIT = 4 << 30
+
+_ARRAYS = (
+    ("instructions", np.uint64),
+    ("memory", np.uint64),
+    ("warp_start", np.int64),
+    ("warp_memory", np.int64),
+    ("warp_index", np.int64),
+    ("cta_warp", np.int64),
+)
+
+
+def read_or_recall(path: Path, folder: Path | None) -> KernelTrace:
+    """A kernel's trace, from `folder` where it was kept there; a fifo cannot be."""
+    if folder is None or not path.is_file():
+        return read_kernel(path)
+    status = path.stat()
+    said = f"{READER_VERSION} {path.absolute()} {status.st_size} {status.st_mtime_ns}"
+    kept = folder / hashlib.sha256(said.encode()).hexdigest()[:32]
+    if kept.is_file():
+        return _recall(kept)
+    trace = read_kernel(path)
+    if trace.instructions.nbytes + trace.memory.nbytes < KEPT_BYTES_LIMIT // 8:
+        _keep(trace, kept)
+    return trace
+
+
+def _keep(trace: KernelTrace, kept: Path) -> None:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    facts: dict[str, Any] = {
+        "file": trace.file,
+        "header": asdict(trace.header),
+        "lengths": [len(getattr(trace, name)) for name, _ in _ARRAYS],
+        "thread_instructions": trace.thread_instructions,
+        "line_count": trace.line_count,
+        "exit_mask": trace.exit_mask,
+        "warnings": trace.warnings,
+    }
+    text = json.dumps(facts).encode()
+    text += b" " * (-(len(text) + 8) % 8)  # the arrays begin at a multiple of their size
+    partial = kept.with_suffix(".partial")
+    with partial.open("wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for name, _ in _ARRAYS:
+            out.write(getattr(trace, name).tobytes())
+    partial.replace(kept)
+    _sweep(kept.parent)
+
+
+def _recall(kept: Path) -> KernelTrace:
+    # A writable array, as a fresh trace's are: read-only ones would be another type, compiled for anew.
+    raw = np.fromfile(kept, np.uint8)
+    size = int.from_bytes(raw[:8].tobytes(), "little")
+    facts = json.loads(raw[8 : 8 + size].tobytes())
+    at = 8 + size
+    arrays: dict[str, Any] = {}
+    for (name, dtype), length in zip(_ARRAYS, facts["lengths"], strict=True):
+        arrays[name] = raw[at : at + 8 * length].view(dtype)
+        at += 8 * length
+    said: dict[str, Any] = facts["header"]
+    header = KernelHeader(**said | {"grid": tuple(said["grid"]), "block": tuple(said["block"])})
+    return KernelTrace(
+        file=facts["file"],
+        header=header,
+        thread_instructions=facts["thread_instructions"],
+        line_count=facts["line_count"],
+        exit_mask=facts["exit_mask"],
+        warnings=tuple(facts["warnings"]),
+        **arrays,
+    )
+
+
+def _sweep(folder: Path) -> None:
+    """The oldest go when all together are too large."""
+    kept = [(path.stat().st_mtime_ns, path.stat().st_size, path) for path in folder.iterdir() if not path.suffix]
+    total = sum(size for _, size, _ in kept)
+    for _, size, path in sorted(kept):
+        if total <= KEPT_BYTES_LIMIT:
+            break
+        path.unlink(missing_ok=True)
+        total -= size
