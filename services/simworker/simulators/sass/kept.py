@@ -57,8 +57,9 @@ def _keep(trace: KernelTrace, kept: Path) -> None:
     partial = kept.with_suffix(".partial")
     with partial.open("wb") as out:
         out.write(len(text).to_bytes(8, "little") + text)
+        out.flush()  # what follows goes past the buffer, since large arrays should not be copied
         for name, _ in _ARRAYS:
-            out.write(getattr(trace, name).tobytes())
+            getattr(trace, name).tofile(out)
     partial.replace(kept)
     _sweep(kept.parent)
 
