@@ -3,6 +3,7 @@
 # make test-cluster  the cluster's tests alone, on a real Kafka broker
 # make check  formatting, lint, types of Python and TypeScript
 # make bench  speed, as ratios within one run
+# make accuracy  the error map, docs/accuracy.md, from measured tables (in ../shared or CASCADE_SHARED)
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 SERVE ?= 1
@@ -43,6 +44,10 @@ check:
 bench: setup
 	@$(PYTHON) infra/setup.py run test sass cluster
 	@$(BIN)/python -m tests.bench
+
+accuracy:
+	@$(PYTHON) infra/setup.py run test
+	@$(BIN)/python -m services.simworker.calibration.accuracy --data $(or $(CASCADE_SHARED),../shared)/data
 
 schemas: setup
 	@$(BIN)/python -m cascade_schemas.generate

@@ -93,6 +93,17 @@ def test_a_gpu_without_a_table_gets_none():
         assert with_tables == without, name
 
 
+def test_another_package_of_a_measured_die_takes_its_table():
+    constants = shipped_constants()
+    work = WorkTable.of([gemm(300, 4096, 4096)])
+    gpus = [load_gpu("a100_sxm_80gb"), load_gpu("a100_sxm_40gb")]
+    plain, whole = (AnalyticSimulator(1, c).simulate(work, gpus) for c in (replace(constants, residuals={}), constants))
+    factors = whole.duration_ns / plain.duration_ns
+    assert factors[0, 0] != 1
+    assert factors[1, 0] == pytest.approx(factors[0, 0], rel=1e-3)
+    assert whole.sigma[1, 0] == plain.sigma[1, 0]
+
+
 def test_no_row_that_is_left_out_or_scored_is_learned_from(monkeypatch):
     """The rows that reach the learner are those of Sample.fitted; test_analytic_calibration holds what these are."""
     random = np.random.default_rng(5)

@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,14 @@ from numpy.typing import NDArray
 from services.kernels.work import Floats, WorkTable
 from services.simworker.calibration.constants import FORMS, Constants, load_constants
 from services.simworker.calibration.fit import (
-    _beside,
     _merged,
     _sigmas,
     _weights,
-    companions_us,
+    companion_us,
     limits_of_sample,
     residuals_of,
 )
-from services.simworker.calibration.tables import Sample, read_samples, work_table
+from services.simworker.calibration.tables import Companion, Sample, read_samples, work_table
 from services.simworker.simulators.analytic.residual import (
     AXES,
     GROWING,
@@ -46,10 +46,10 @@ _ROWS_MIN = 30
 _FOLDS, _ROWS_OF_ONE_FOLD = 5, 600  # a fifth of many rows tells enough
 _SEED = 7
 _LIMIT = 0.6  # of ln: beyond, the form and the table are not about the same kernel
-# Half of what a factor may take back where the form itself stands still; the other half is left to what lies between
-# two nodes. Together a tenth.
-_BAND = 0.03
+# From node to node, form times factor may fall by twice this: less than a tenth.
+_BAND = 0.045
 _EAGER_RESOLUTION_US = 20.0
+_LONG_US = 10.0  # row-wise kernels are scored from here on: what is shorter is launching and rounding
 # Least distance of two nodes in octaves: a grid no finer than what is measured, and small files.
 _SPACING: Mapping[str, float] = {
     "m": 0.5, "n": 0.55, "k": 0.55, "experts": 1.0, "topk": 0.9, "requests": 1.0, "keys": 1.0, "queries": 0.9,
@@ -75,11 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = json.loads(path.read_text(encoding="utf-8"))["tables"] if path.exists() else {}
     tables: dict[str, Any] = {key: table for key, table in kept.items() if key.split(" ")[0] not in options.only}
     samples = [s for s in read_samples(options.data) if s.form in options.only]
-    for form, variant in sorted({(s.form, s.variant) for s in samples}):
+    # Row-wise kernels are companions of the others: first.
+    for form, variant in sorted({(s.form, s.variant) for s in samples}, key=lambda key: (key[0] != "rowwise", key)):
         for sample in _merged(s for s in samples if (s.form, s.variant) == (form, variant)):
             learned = learn(constants, sample)
             if learned is not None:
                 residual, score = learned
+                constants = _with(constants, (form, variant, sample.gpu), residual)
                 tables[f"{form} {variant} {sample.gpu}"] = {**to_json(residual), **score}
                 print(f"{form:10} {variant:20} {sample.gpu:20} {score}", flush=True)
     document = {
@@ -89,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "data": "the fitted rows of silicon/calibration, as the constants beside this file",
             "what": (
                 "ln(measured ÷ form) in units of 1/100 on a grid; int8, differences along the second axis, LZMA, "
-                "base85; axes are log2 of the sizes"
+                "base64; axes are log2 of the sizes"
             ),
         },
         "axes": AXES,
@@ -97,6 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0
+
+
+def _with(constants: Constants, key: tuple[str, str, str], residual: Residual) -> Constants:
+    return replace(constants, residuals={**constants.residuals, key: residual})
 
 
 def learn(constants: Constants, sample: Sample) -> tuple[Residual, dict[str, Any]] | None:
@@ -109,6 +115,8 @@ def learn(constants: Constants, sample: Sample) -> tuple[Residual, dict[str, Any
     rows = sample.take(sample.fitted)
     before, times, cold = residuals_of(sample.form, constants, group.parameters, rows)
     after, tested = _cross_validated(constants, group.parameters, rows)
+    if sample.form == "rowwise":
+        cold = rows.measured_us >= _LONG_US
     counted = tested & cold if (tested & cold).sum() >= 20 else tested
     errors = [float(np.median(np.abs(np.expm1(r[counted])))) for r in (before, after)]
     if errors[1] >= errors[0]:
@@ -170,7 +178,7 @@ def residuals_with(
     """As residuals_of: ln(predicted ÷ measured) of the whole call, its time, and which rows are cold."""
     if residual is None or sample.measured_us.size == 0:
         return residuals_of(form, constants, parameters, sample)
-    total = _beside(companions_us(form, constants, sample), parameters)
+    total = _companions_us(constants, sample)
     for work in [sample.work, *(c.work for c in sample.companions if c.form == form)]:
         factor = np.exp(evaluate(residual, form, work)[0])
         total = total + factor * limits_of_sample(form, constants, parameters, sample.gpu, work).total[0]
@@ -181,11 +189,24 @@ def _training(constants: Constants, parameters: Mapping[str, float], sample: Sam
     """Coordinates, ln(measured ÷ form) and weights; each kernel of the form in a call answers for the whole of it."""
     works = [sample.work, *(c.work for c in sample.companions if c.form == sample.form)]
     form_us = sum(limits_of_sample(sample.form, constants, parameters, sample.gpu, work).total[0] for work in works)
-    beside = _beside(companions_us(sample.form, constants, sample), parameters)
-    own = np.maximum(sample.measured_us - beside, 0.3 * sample.measured_us)
+    own = np.maximum(sample.measured_us - _companions_us(constants, sample), 0.3 * sample.measured_us)
     y = np.clip(np.log(own / form_us), -0.8, 0.8)
     x = np.concatenate([coordinates(sample.form, work) for work in works], axis=1)
     return x, np.tile(y, len(works)), np.tile(_weights(sample), len(works))
+
+
+def _companions_us(constants: Constants, sample: Sample) -> Floats:
+    """The kernels of other forms in the measured call, as the product predicts them: by constants and table."""
+    total: Floats = np.zeros(sample.measured_us.shape)
+    for companion in sample.companions:
+        if companion.form == sample.form:
+            continue
+        if sample.form in {"prefill", "decode"}:
+            companion = Companion(companion.form, "kv_write", companion.work)  # noqa: PLW2901 - the same kernel, named
+        table = constants.residuals.get((companion.form, companion.variant, sample.gpu))
+        factor = 1.0 if table is None else np.exp(evaluate(table, companion.form, companion.work)[0])
+        total = total + factor * companion_us(constants, companion, sample.gpu)
+    return total
 
 
 def _learned(form: str, x: Floats, y: Floats, weights: Floats, at: Floats, sm_count: float) -> Floats:

@@ -62,10 +62,10 @@ class Residual:
 
 def coordinates(form: str, work: WorkTable) -> Floats:
     """(axes, tasks)"""
+    columns: list[NDArray[Any]]
     if form == "gemm":
         rows = shapes.gemm_rows(work)
-        # Batched products were never measured: no table reaches them.
-        columns = [rows.m, rows.n, np.where(rows.matrices > 1, 0.0, rows.k)]
+        columns = [rows.m, rows.n, rows.k]
     elif form == "moe":
         rows = shapes.moe_rows(work)
         columns = [work["m"], rows.n, rows.k, work["experts"], work["topk"]]
@@ -101,10 +101,23 @@ def evaluate(residual: Residual, form: str, work: WorkTable) -> tuple[Floats, Fl
     """The factor's ln, and how much of it is the table's, from 0 to 1: per task."""
     x = coordinates(form, work)
     share = _like_the_table(residual, form, work)
-    for nodes, position in zip(residual.nodes, x, strict=True):
-        beyond = np.maximum(position - nodes[-1], nodes[0] - position)
-        share = share * np.clip(1 - beyond / _FADE_OCTAVES, 0, 1)
-    return share * interpolated(residual, x), share
+    lowered, raised = share, share
+    for name, nodes, position in zip(AXES[form], residual.nodes, x, strict=True):
+        above, below = position - nodes[-1], nodes[0] - position
+        fade = _fade(np.maximum(above, below))
+        share = share * fade
+        # A kernel that is mostly launch stands still as its size grows: there a factor that faded would make more work
+        # faster. It is held, and only the interval is the form's again.
+        growing = name in GROWING[form]
+        lowered = lowered * (_fade(above) if growing else fade)
+        raised = raised * (_fade(below) if growing and form == "rowwise" else fade)
+    ln = interpolated(residual, x)
+    return ln * np.where(ln < 0, lowered, raised), share
+
+
+def _fade(octaves: Floats) -> Floats:
+    faded: Floats = np.clip(1 - octaves / _FADE_OCTAVES, 0, 1)
+    return faded
 
 
 def interpolated(residual: Residual, x: Floats) -> Floats:
@@ -143,12 +156,12 @@ def _like_the_table(residual: Residual, form: str, work: WorkTable) -> Floats:
     there = np.clip(once * residual.copies / residual.l2_kept_bytes - 1, 0, 1)
     here = np.where(always, 1.0, np.clip(once * np.where(always, 0, copies) / residual.l2_kept_bytes - 1, 0, 1))
     share: Floats = 1 - np.abs(here - there)[0]
-    return share
+    return share * (rows.matrices[0] <= 1) if form == "gemm" else share  # batched products were never measured
 
 
 def from_json(stored: Mapping[str, Any]) -> Residual:
     nodes = tuple(np.array(axis, dtype=np.float64) for axis in stored["nodes"])
-    steps = np.frombuffer(lzma.decompress(base64.b85decode(stored["values"])), dtype=np.int8)
+    steps = np.frombuffer(lzma.decompress(base64.b64decode(stored["values"])), dtype=np.int8)
     values = np.cumsum(steps.reshape([axis.size for axis in nodes]), axis=_STEPS_ALONG, dtype=np.int8)
     return Residual(nodes, values.ravel(), tuple(stored["sigmas"]), stored["copies"], stored["l2_kept_bytes"])
 
@@ -161,5 +174,5 @@ def to_json(residual: Residual) -> dict[str, Any]:
         "sigmas": list(residual.sigmas),
         "copies": residual.copies,
         "l2_kept_bytes": residual.l2_kept_bytes,
-        "values": base64.b85encode(lzma.compress(steps.tobytes(), preset=9)).decode("ascii"),
+        "values": base64.b64encode(lzma.compress(steps.tobytes(), preset=9)).decode("ascii"),
     }
