@@ -221,10 +221,6 @@ class KafkaService:
         """Finish the batch at hand, commit it, leave."""
         self._stopping.set()
 
-    @property
-    def assigned(self) -> set[TopicPartition]:
-        return set(self._consumer.assignment())
-
     async def run(self) -> None:
         await self._publisher.start()
         await self._consumer.start()
