@@ -252,6 +252,55 @@ class LogLines(BaseModel):
     lines: list[str]
 
 
+class LogMatch(BaseModel):
+    line: int
+    text: str
+
+
+class LogMatches(BaseModel):
+    matches: list[LogMatch]
+    total: int
+    next: int | None
+
+
+class Gaps(BaseModel):
+    graph_ns: int
+    eager_ns: int
+
+
+class LaidOutTask(BaseModel):
+    index: int
+    task_id: str
+    signature: str
+    name: str
+    op: str
+    family: str
+    launch_count: int
+    measured_ns: int | None
+
+
+class LaidOutStep(BaseModel):
+    rank: int
+    step: int
+    phase: str | None
+    first: int
+    last: int
+    context_tokens: int | None
+    generation_tokens: int | None
+    requests: int | None
+
+
+class Layout(BaseModel):
+    trace_id: str
+    launches: int
+    is_complete: bool
+    gaps: Gaps
+    tasks: list[LaidOutTask]
+    steps: list[LaidOutStep]
+    ranks: list[int]
+    streams: list[int]
+
+
 class Events(BaseModel):
     events: list[dict[str, Any]]
 

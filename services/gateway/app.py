@@ -20,6 +20,7 @@ from services.gateway.bodies import first_error
 from services.gateway.live import Hub, serve_viewer
 from services.gateway.pages import page
 from services.gateway.routes import Sample, routes
+from services.gateway.screens import screen_routes
 from services.runtime.artifacts import UploadTooLarge
 from services.runtime.engine import Refused
 
@@ -59,6 +60,7 @@ def create_app(
     app.include_router(
         routes(backend, version=version, upload_bytes_limit=upload_bytes_limit, scratch=scratch, samples=samples)
     )
+    app.include_router(screen_routes(backend.screens))
 
     @app.websocket("/ws")
     async def live(socket: WebSocket) -> None:

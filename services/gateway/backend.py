@@ -7,6 +7,7 @@ from typing import BinaryIO, Protocol
 
 from cascade_schemas.events import ArtifactRef
 
+from services.gateway.screens import Screens
 from services.runtime.engine import Engine, ImportOptions, Report
 from services.runtime.eventlog import Place, StoredRecord
 
@@ -47,4 +48,5 @@ class Backend(Engine, RunLog, Protocol):
 
     def events_page(self, run_id: str, first: int, count: int) -> list[Report]: ...
 
-    def log_lines(self, run_id: str, config_id: str, first: int, count: int) -> Report: ...
+    @property
+    def screens(self) -> Screens: ...

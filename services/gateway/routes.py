@@ -158,10 +158,6 @@ def routes(
     ) -> Response:
         return answer(backend.kernels(run_id, config, sort=sort, is_descending=descending, first=first, count=count))
 
-    @api.get("/runs/{run_id}/log/{config}", responses=shape(answers.LogLines))
-    def log(run_id: str, config: str, first: First = 0, count: Count = 1000) -> Response:
-        return answer(backend.log_lines(run_id, config, first, count))
-
     @api.get("/runs/{run_id}/events", responses=shape(answers.Events))
     def events(run_id: str, first: First = 0, count: Count = 1000) -> Response:
         return answer({"events": backend.events_page(run_id, first, count)})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cascade_schemas.codec import decode
-from cascade_schemas.events import AnyEvent, ArtifactRef, RunRequested, SimulatorLogged, TraceUploaded
+from cascade_schemas.events import AnyEvent, ArtifactRef, RunRequested, TraceUploaded
 
 from services.aggregator import queries
 from services.ingest import admission
@@ -18,6 +18,7 @@ from services.runtime.embedded import Embedded
 from services.runtime.engine import ImportOptions, Refused, Report, SqlRows
 from services.runtime.eventlog import EventLog, Place, StoredRecord, replay_key
 from services.runtime.local import LocalEngine, event_report, refusing, trace_name
+from services.runtime.screens import Screens
 
 _SEEN_WITHIN_S = 10.0
 _POLL_S = 0.01
@@ -38,6 +39,7 @@ class ServedEngine(LocalEngine):
         super().__init__(embedded, is_served=True)
         # Viewers read through a connection of their own: a slow disk read never holds up an append.
         self._reader = EventLog(embedded.log.path, is_read_only=True)
+        self.screens = Screens(embedded, self._reader, trace_known=self.trace_known, run_known=self.run_progress)
         self._heavy = threading.BoundedSemaphore(_HEAVY_AT_ONCE)
         self._jail_lock = threading.Lock()
         self._uploads: dict[str, tuple[TraceUploaded, int]] = {}  # with the time of asking
@@ -98,6 +100,11 @@ class ServedEngine(LocalEngine):
             counts = ("kernels", "signatures", "tasks", "launches", "launchless_kernels")
             return _importing(upload) | dict.fromkeys(counts) | {"steps": [], "quality": None}
 
+    def trace_known(self, trace_id: str) -> None:
+        """Raises Refused where nobody has heard of the trace."""
+        if trace_id not in self._uploads and queries.trace_status(self.embedded.store, trace_id) is None:
+            self.trace_report(trace_id)
+
     # --- runs -------------------------------------------------------------------------------------------------
 
     @refusing
@@ -152,19 +159,6 @@ class ServedEngine(LocalEngine):
         rows = self.embedded.store.query(sql, [*parameters, count, first])
         total = self.embedded.store.query(f"select count(*) as n from kernels where {where}", parameters)  # noqa: S608
         return {"run_id": run_id, "total": total[0]["n"], "kernels": rows}
-
-    @refusing
-    def log_lines(self, run_id: str, config_id: str, first: int, count: int) -> Report:
-        """Lines a config's simulator has said, by number; `total` counts all so far."""
-        self.run_progress(run_id)
-        lines: list[str] = []
-        for stored in self._reader.read_keys([run_id], types=["SimulatorLogged"]):
-            event = decode(stored.record.headers, stored.record.value)
-            if isinstance(event, SimulatorLogged) and event.config_id == config_id:
-                lines.extend(event.lines)
-                if event.left_out_line_count:
-                    lines.append(f"… {event.left_out_line_count} lines were left out")
-        return {"first": first, "total": len(lines), "lines": lines[first : first + count]}
 
     @refusing
     def sql(self, statement: str, row_limit: int) -> SqlRows:

@@ -44,6 +44,7 @@ COMPOSITION = {
     "services/runtime/whatif.py",
     "services/runtime/local.py",
     "services/runtime/served.py",
+    "services/runtime/screens.py",
     "services/cli.py",
     "services/start.py",
 }

@@ -141,7 +141,8 @@ def test_the_description_lists_every_route(client):
         "/api/traces/{trace_id}", "/api/samples", "/api/runs", "/api/runs/{run_id}", "/api/runs/{run_id}/progress",
         "/api/runs/{run_id}/cancel", "/api/runs/{run_id}/verify", "/api/runs/{run_id}/kernels",
         "/api/runs/{run_id}/log/{config}", "/api/runs/{run_id}/events", "/api/runs/{run_id}/perfetto", "/api/sql",
-        "/api/what-if",
+        "/api/what-if", "/api/traces/{trace_id}/layout", "/api/traces/{trace_id}/launches",
+        "/api/runs/{run_id}/durations/{config}", "/api/runs/{run_id}/log/{config}/search",
     } == set(paths)  # fmt: skip
 
 

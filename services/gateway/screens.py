@@ -1,0 +1,97 @@
+"""REST for the page's screens: the timeline's tables, and what its charts and drawers ask."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Protocol
+
+import pyarrow as pa
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from services.gateway import answers
+from services.gateway.answers import answer, shape
+from services.runtime.engine import Report
+
+LAUNCH_COUNT_LIMIT = 262_144
+ARROW = "application/vnd.apache.arrow.stream"
+
+First = Annotated[int, Query(alias="from", ge=0, le=2**53)]
+
+
+class LaunchRows(Protocol):
+    """Some of a trace's launches as a table, how many are known by now, and whether there will be no more."""
+
+    @property
+    def table(self) -> pa.Table: ...
+    @property
+    def known_count(self) -> int: ...
+    @property
+    def is_complete(self) -> bool: ...
+
+
+class Screens(Protocol):
+    """Blocking calls from any thread; every one raises Refused on a caller's mistake."""
+
+    def layout(self, trace_id: str) -> Report: ...
+
+    def launches(self, trace_id: str, first: int, count: int) -> LaunchRows: ...
+
+    def durations(self, run_id: str, config_id: str) -> pa.Table: ...
+
+    def log_lines(self, run_id: str, config_id: str, first: int, count: int) -> Report: ...
+
+    def log_search(self, run_id: str, config_id: str, text: str, first: int, limit: int) -> Report: ...
+
+
+def screen_routes(screens: Screens) -> APIRouter:
+    api = APIRouter(prefix="/api")
+
+    @api.get("/traces/{trace_id}/layout", responses=shape(answers.Layout))
+    def layout(trace_id: str) -> Response:
+        return answer(screens.layout(trace_id))
+
+    @api.get("/traces/{trace_id}/launches", response_class=Response, responses=_ARROW_ANSWER)
+    def launches(
+        trace_id: str, first: First = 0, count: Annotated[int, Query(ge=1, le=LAUNCH_COUNT_LIMIT)] = LAUNCH_COUNT_LIMIT
+    ) -> Response:
+        """Rows by (rank, seq) as one Arrow stream; x-cascade-launches counts the rows known so far."""
+        found = screens.launches(trace_id, first, count)
+        kept = "private, immutable, max-age=31536000" if found.is_complete else "no-store"
+        return arrow_answer(found.table, {"x-cascade-launches": str(found.known_count), "cache-control": kept})
+
+    @api.get("/runs/{run_id}/durations/{config}", response_class=Response, responses=_ARROW_ANSWER)
+    def durations(run_id: str, config: str) -> Response:
+        """One row per task that has a result so far."""
+        return arrow_answer(screens.durations(run_id, config), {"cache-control": "no-store"})
+
+    @api.get("/runs/{run_id}/log/{config}", responses=shape(answers.LogLines))
+    def log(
+        run_id: str, config: str, first: First = 0, count: Annotated[int, Query(ge=1, le=10_000)] = 1000
+    ) -> Response:
+        return answer(screens.log_lines(run_id, config, first, count))
+
+    @api.get("/runs/{run_id}/log/{config}/search", responses=shape(answers.LogMatches))
+    def log_search(
+        run_id: str,
+        config: str,
+        q: Annotated[str, Query(min_length=1, max_length=1000)],
+        first: First = 0,
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    ) -> Response:
+        return answer(screens.log_search(run_id, config, q, first, limit))
+
+    return api
+
+
+def arrow_answer(table: pa.Table, headers: dict[str, str]) -> Response:
+    """The table as one Arrow IPC stream, its dictionaries whole."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return Response(sink.getvalue().to_pybytes(), media_type=ARROW, headers=headers)
+
+
+_ARROW_ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {"content": {ARROW: {"schema": {"type": "string", "format": "binary"}}}},
+    "4XX": {"model": answers.Error},
+}

@@ -1,0 +1,62 @@
+"""What the page's screens ask beside what every command asks: answered from the store and the log, without an event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from services.aggregator import lanes
+from services.aggregator.lanes import LaunchRows
+from services.runtime.embedded import Embedded
+from services.runtime.engine import Report
+from services.runtime.eventlog import EventLog
+from services.runtime.local import refusing
+from services.runtime.loglines import LogLines
+
+
+class Screens:
+    """All methods may be called from any thread. trace_known, run_known: raise Refused where nothing is known."""
+
+    def __init__(
+        self,
+        embedded: Embedded,
+        reader: EventLog,
+        *,
+        trace_known: Callable[[str], object],
+        run_known: Callable[[str], object],
+    ) -> None:
+        self._store = embedded.store
+        self._lines = LogLines(reader)
+        self._trace_known = trace_known
+        self._run_known = run_known
+
+    # --- timeline ---------------------------------------------------------------------------------------------
+
+    @refusing
+    def layout(self, trace_id: str) -> Report:
+        self._trace_known(trace_id)
+        return lanes.layout(self._store, trace_id)
+
+    @refusing
+    def launches(self, trace_id: str, first: int, count: int) -> LaunchRows:
+        self._trace_known(trace_id)
+        return lanes.launches(self._store, trace_id, first, count)
+
+    @refusing
+    def durations(self, run_id: str, config_id: str) -> pa.Table:
+        self._run_known(run_id)
+        return lanes.durations(self._store, run_id, config_id)
+
+    # --- log --------------------------------------------------------------------------------------------------
+
+    @refusing
+    def log_lines(self, run_id: str, config_id: str, first: int, count: int) -> Report:
+        """Lines a config's simulator has said, by number; `total` counts all so far."""
+        self._run_known(run_id)
+        return self._lines.page(run_id, config_id, first, count)
+
+    @refusing
+    def log_search(self, run_id: str, config_id: str, text: str, first: int, limit: int) -> Report:
+        self._run_known(run_id)
+        return self._lines.search(run_id, config_id, text, first, limit)

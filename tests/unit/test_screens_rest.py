@@ -1,0 +1,147 @@
+"""What the page's screens ask over REST: shapes as described, tables as Arrow, one sentence where something is wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from cascade_schemas.events import SimulatorLogged
+from starlette.testclient import TestClient
+
+from services.gateway import answers
+from services.gateway.app import create_app
+from services.runtime.embedded import Embedded, wall_clock_ms
+from services.runtime.engine import ImportOptions
+from services.runtime.served import ServedEngine
+from services.simworker.simulators.catalog import simulators
+from tests.factories import kineto_trace, settings
+
+TOKEN = "the-token-of-this-server"
+GPUS = ["a100_sxm_80gb", "h100_sxm", "l4", "h100_sxm:dram_gbps=6000"]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page open on one finished run of a small measured trace."""
+
+    client: TestClient
+    engine: ServedEngine
+    trace_id: str
+    run_id: str
+    configs: dict[str, str]  # label -> id
+
+    def get(self, path: str, **query: Any) -> Any:
+        response = self.client.get(path, params=query)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def refused(self, path: str, status: int, **query: Any) -> str:
+        response = self.client.get(path, params=query)
+        assert response.status_code == status, response.text
+        said = response.json()["error"]
+        assert said
+        assert "\n" not in said
+        return str(said)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> Iterator[Page]:
+    home = tmp_path_factory.mktemp("home")
+    engine = ServedEngine(Embedded(settings(home), simulators(1), now_ms=wall_clock_ms))
+    app = create_app(
+        engine,
+        token=TOKEN,
+        host="127.0.0.1",
+        port=8321,
+        version="1.2.3",
+        upload_bytes_limit=1 << 20,
+        scratch=home,
+        web=home / "no-page",
+        samples={},
+    )
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with TestClient(app, base_url="http://127.0.0.1:8321", headers=headers, raise_server_exceptions=False) as client:
+        trace = engine.import_files([kineto_trace(home / "job.json")], ImportOptions(name="a job"))
+        run_id = engine.start_run(trace["trace_id"], GPUS, "analytic")
+        report = engine.wait_run(run_id)
+        configs = {config["gpu"]: config["config_id"] for config in report["configs"]}
+        yield Page(client, engine, trace["trace_id"], run_id, configs)
+    engine.close()
+
+
+def table_of(response) -> pa.Table:
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/vnd.apache.arrow.stream"
+    with pa.ipc.open_stream(pa.py_buffer(response.content)) as reader:
+        return reader.read_all()
+
+
+# --- timeline -------------------------------------------------------------------------------------------------------
+
+
+def test_a_layout_and_its_launches_agree(page):
+    layout = page.get(f"/api/traces/{page.trace_id}/layout")
+    answers.Layout.model_validate(layout)
+    first = page.client.get(f"/api/traces/{page.trace_id}/launches?count=5")
+    assert first.headers["x-cascade-launches"] == str(layout["launches"])
+    assert "immutable" in first.headers["cache-control"]
+    rest = page.client.get(f"/api/traces/{page.trace_id}/launches?from=5")
+    assert table_of(first).num_rows == 5
+    assert table_of(first).num_rows + table_of(rest).num_rows == layout["launches"]
+    assert set(table_of(rest).column("task").to_pylist()) <= {task["index"] for task in layout["tasks"]}
+
+
+def test_durations_of_every_config_cover_every_task(page):
+    layout = page.get(f"/api/traces/{page.trace_id}/layout")
+    for config_id in page.configs.values():
+        table = table_of(page.client.get(f"/api/runs/{page.run_id}/durations/{config_id}"))
+        assert table.column("task").to_pylist() == [task["index"] for task in layout["tasks"]]
+        assert set(table.column("is_corrected").to_pylist()) == {1}
+
+
+def test_what_nobody_knows_is_refused(page):
+    assert "nope" in page.refused("/api/traces/nope/layout", 404)
+    assert "nope" in page.refused("/api/traces/nope/launches", 404)
+    assert "nope" in page.refused("/api/runs/nope/durations/x", 404)
+    assert "'x'" in page.refused(f"/api/runs/{page.run_id}/durations/x", 404)
+    assert "count" in page.refused(f"/api/traces/{page.trace_id}/launches", 422, count=262_145)
+
+
+# --- log ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_million_lines_are_read_by_number_and_searched(page):
+    config = page.configs["l4"]
+    path = f"/api/runs/{page.run_id}/log/{config}"
+    before = page.get(path, count=1)["total"]
+    lines_per_event = 1000
+    for first in range(0, 1_000_000, 100_000):
+        page.engine.embedded.publish(
+            [
+                SimulatorLogged(
+                    run_id=page.run_id,
+                    config_id=config,
+                    first_line=before + number,
+                    lines=tuple(f"cycle {line}" for line in range(number, number + lines_per_event)),
+                )
+                for number in range(first, first + 100_000, lines_per_event)
+            ]
+        )
+    assert page.get(path, count=1)["total"] == before + 1_000_000  # the index is made
+    began = time.perf_counter()
+    found = page.get(path, **{"from": before + 777_777}, count=3)
+    assert time.perf_counter() - began < 1
+    assert found["lines"] == ["cycle 777777", "cycle 777778", "cycle 777779"]
+    matches = page.get(f"{path}/search", q="CYCLE 99999", **{"from": before + 500_000})
+    assert [match["line"] - before for match in matches["matches"]] == list(range(999_990, 1_000_000))
+    answers.LogMatches.model_validate(matches)
+    some = page.get(f"{path}/search", q="cycle 12", limit=2)
+    assert [match["text"] for match in some["matches"]] == ["cycle 12", "cycle 120"]
+    assert (
+        page.get(f"{path}/search", q="cycle 12", limit=1, **{"from": some["next"]})["matches"][0]["line"]
+        == some["next"]
+    )
