@@ -75,6 +75,24 @@ RECORDED_LAUNCHES = pa.schema(
         pa.field("host_launch_ns", pa.int64()),
         pa.field("moved_bytes", pa.int64()),
         pa.field("is_kernel", pa.bool_(), **_required),
+        pa.field("collective", _dictionary),  # of a communication kernel; null: none, or not told
+        pa.field("collective_in", pa.int64()),  # elements
+        pa.field("collective_out", pa.int64()),
+        pa.field("collective_dtype", _dictionary),
+        pa.field("group_size", pa.int32()),
+    ]
+)
+
+RECORDED_OPS = pa.schema(
+    [
+        pa.field("seq", pa.int64(), **_required),
+        pa.field("name", _dictionary, **_required),
+        pa.field("operand_dtypes", pa.list_(pa.string())),  # the profiler's words; "" and scalars included
+        pa.field("operand_shapes", pa.list_(pa.list_(pa.int64()))),
+        pa.field("start_ns", pa.int64(), **_required),
+        pa.field("duration_ns", pa.int64(), **_required),
+        pa.field("thread", pa.int64(), **_required),
+        pa.field("step", pa.int32()),
     ]
 )
 

@@ -77,6 +77,41 @@ class TraceUploaded(Event):
 # --- traces: what the profiler SDK streams while the job runs ---------------------------------------------------
 
 
+class CollectorFound(Value):
+    """One way to record kernels, and what came of trying it in the job's process."""
+
+    name: str  # torch, cupti, nsys, nvbit, steps
+    state: Literal["used", "usable", "absent", "failed"]
+    said: str = ""  # one sentence: what was found, or the way out
+    is_validated: bool = False  # whether this collector has ever run on the hardware it is for
+
+
+class RecordingStarted(Event):
+    """The profiler of one rank began, and this is the job it records: a whitelist, never an environment or a path."""
+
+    topic: ClassVar[str] = "traces"
+    key_field: ClassVar[str] = "trace_id"
+    type: Literal["RecordingStarted"] = "RecordingStarted"
+    trace_id: str
+    rank: int
+    rank_count: int  # ranks that will say TraceEnded
+    name: str
+    provenance: Provenance
+    tool: str
+    origin_unix_ns: int  # the trace's time 0, the same for all ranks
+    clock_error_ns: int = 0  # how far this rank's times may be from unix time
+    world_size: int = 1
+    gpu_name: str = ""  # as the driver says it
+    compute_capability: tuple[int, int] | None = None
+    sm_count: int | None = None
+    dram_bytes: int | None = None
+    source_gpu: str | None = None  # a GPU id, where the user said it
+    model: ModelSpec | None = None
+    engine: str = ""
+    engine_version: str = ""
+    collectors: tuple[CollectorFound, ...] = ()
+
+
 class LaunchesRecorded(ColumnarEvent):
     """A profiler delivered finished kernel launches of one rank."""
 
@@ -89,8 +124,20 @@ class LaunchesRecorded(ColumnarEvent):
     first_seq: int
 
 
+class OpsRecorded(ColumnarEvent):
+    """A profiler delivered finished framework ops of one rank that runs without a GPU."""
+
+    topic: ClassVar[str] = "traces"
+    key_field: ClassVar[str] = "trace_id"
+    row_schema: ClassVar[pa.Schema] = batches.RECORDED_OPS
+    type: Literal["OpsRecorded"] = "OpsRecorded"
+    trace_id: str
+    rank: int
+    first_seq: int
+
+
 class StepRecorded(Event):
-    """The engine ran one step on one rank."""
+    """The engine ran one step on one rank, and all of its launches or ops that will ever be sent have been sent."""
 
     topic: ClassVar[str] = "traces"
     key_field: ClassVar[str] = "trace_id"
@@ -103,6 +150,9 @@ class StepRecorded(Event):
     request_ids: tuple[int, ...]  # numbered in order of first appearance; never the engine's own ids
     q_lengths: Lengths
     kv_lengths: Lengths
+    prompt_tokens: Lengths = ()  # of each request; 0: it began before the trace
+    launch_count: int | None = None  # rows of LaunchesRecorded; None: no profiler ran during this step
+    op_count: int | None = None  # rows of OpsRecorded
 
 
 class HostProfileRecorded(Event):
@@ -112,10 +162,13 @@ class HostProfileRecorded(Event):
     key_field: ClassVar[str] = "trace_id"
     type: Literal["HostProfileRecorded"] = "HostProfileRecorded"
     trace_id: str
-    step_host_ns: tuple[int, ...]
-    step_gpu_ns: tuple[int, ...]
-    ttft_ns: tuple[int, ...] = ()  # per request
+    step_host_ns: tuple[int, ...]  # in execute_model and sample_tokens
+    step_gpu_ns: tuple[int, ...]  # between two events on the GPU; 0: not measured
+    ttft_ns: tuple[int, ...] = ()  # per request; 0: not measured
     tpot_ns: tuple[int, ...] = ()
+    step_gap_ns: tuple[int, ...] = ()  # from the end of the step before to this one's start
+    step_context_tokens: tuple[int, ...] = ()  # what the step worked on: equal steps are compared
+    step_generation_tokens: tuple[int, ...] = ()
 
 
 class TraceHeartbeat(Event):
@@ -141,6 +194,8 @@ class TraceEnded(Event):
     launch_count: int
     step_count: int
     dropped_launch_count: int
+    op_count: int = 0
+    notes: tuple[str, ...] = ()  # what the profiler could not do, one sentence each
 
 
 # --- catalog: traces as ingest understood them ------------------------------------------------------------------
@@ -222,6 +277,7 @@ class StepTraced(Event):
     q_lengths: Lengths = ()
     kv_lengths: Lengths = ()
     request_indexes: Lengths = ()
+    is_profiled: bool = True  # False: no profiler ran, so the step has no launches
 
 
 class HostProfileMeasured(Event):
@@ -235,6 +291,9 @@ class HostProfileMeasured(Event):
     step_gpu_ns: tuple[int, ...]
     ttft_ns: tuple[int, ...] = ()
     tpot_ns: tuple[int, ...] = ()
+    step_gap_ns: tuple[int, ...] = ()  # from the end of the step before to this one's start
+    step_context_tokens: tuple[int, ...] = ()
+    step_generation_tokens: tuple[int, ...] = ()
 
 
 class ArtifactStored(Event):
@@ -263,6 +322,7 @@ class TraceCompleted(Event):
     step_count: int
     launchless_count: int
     quality: dict[str, Any]  # the importer's QualityReport
+    prompts: Lengths = ()  # prompt tokens per request, where only the whole trace tells
 
 
 class TraceRejected(Event):
@@ -450,6 +510,10 @@ class AccuracyMeasured(Event):
     roofline_mape_ppm: int | None = None
     coverage_ppm: int
     reason: str = ""  # why the ratios are null
+    measured_ttft_ns: int | None = None  # of the real, unprofiled job; the source GPU only
+    measured_tpot_ns: int | None = None
+    ttft_error_ppm: int | None = None  # signed, of the forward prediction
+    tpot_error_ppm: int | None = None
 
 
 class RunCompleted(Event):
@@ -490,7 +554,9 @@ class RecordDeadLettered(Event):
 
 AnyEvent = (
     TraceUploaded
+    | RecordingStarted
     | LaunchesRecorded
+    | OpsRecorded
     | StepRecorded
     | HostProfileRecorded
     | TraceHeartbeat

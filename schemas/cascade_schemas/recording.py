@@ -1,11 +1,13 @@
-"""Recordings: records of a log in one file (`.cascade`), for tests, samples and moving a run between machines.
+"""Records of a log in one file.
 
-The file is an Arrow IPC file, lz4, one row per record in replay order; its metadata carries the schema version.
+A recording (`.cascade`) is whole or absent: an Arrow IPC file, lz4, one row per record in replay order, for tests,
+samples and moving a run between machines. A record stream (`.cascade-trace`) grows while a job runs: an Arrow IPC
+stream of the same rows without places, readable up to wherever its writer was killed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,16 @@ _SCHEMA = pa.schema(
         pa.field("value", pa.large_binary(), nullable=False),
     ],
     metadata={"cascade_schema_version": str(SCHEMA_VERSION)},
+)
+_STREAM = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("timestamp_ms", pa.int64(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("headers", pa.map_(pa.string(), pa.string()), nullable=False),
+        pa.field("value", pa.large_binary(), nullable=False),
+    ],
+    metadata={"cascade_record_stream": str(SCHEMA_VERSION)},
 )
 _ROWS_PER_BATCH = 1024
 
@@ -94,3 +106,68 @@ def _batch(rows: list[RecordedRecord]) -> pa.RecordBatch:
     }
     arrays = [pa.array(columns[field.name], type=field.type) for field in _SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+class RecordStream:
+    """Appends records to a file. Each `append` has reached the operating system when it returns, so that a killed
+    writer leaves a stream that can be read to its last whole batch.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._sink = pa.OSFile(str(path), "wb")
+        self._writer = pa.ipc.new_stream(self._sink, _STREAM)
+
+    def append(self, records: Sequence[Record], timestamp_ms: int) -> None:
+        self._writer.write_batch(stream_batch(records, timestamp_ms))
+
+    def close(self) -> None:
+        self._writer.close()
+        self._sink.close()
+
+
+def packed_records(records: Sequence[Record], timestamp_ms: int) -> bytes:
+    """Records as one record stream in memory: the body of a request."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, _STREAM) as writer:
+        writer.write_batch(stream_batch(records, timestamp_ms))
+    return bytes(sink.getvalue())
+
+
+def stream_batch(records: Sequence[Record], timestamp_ms: int) -> pa.RecordBatch:
+    columns = (
+        [record.topic for record in records],
+        [timestamp_ms] * len(records),
+        [record.key for record in records],
+        [sorted(record.headers.items()) for record in records],
+        [record.value for record in records],
+    )
+    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, _STREAM, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_STREAM)
+
+
+def is_record_stream(head: bytes) -> bool:
+    """Whether a file that begins so is a record stream."""
+    return head.startswith(b"\xff\xff\xff\xff") and b"cascade_record_stream" in head[:4096]
+
+
+def read_stream(source: Path | bytes) -> Iterator[Record]:
+    """Records in the order they were appended, as far as they are whole. Raises MalformedRecording where none is."""
+    try:
+        opened = pa.OSFile(str(source)) if isinstance(source, Path) else pa.BufferReader(source)
+        reader = pa.ipc.open_stream(opened)
+        if b"cascade_record_stream" not in (reader.schema.metadata or {}):
+            raise MalformedRecording("this is no Cascade record stream")
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise MalformedRecording(f"this is no Cascade record stream: {str(error).splitlines()[0]}") from error
+    with opened, reader:
+        while True:
+            try:
+                batch = reader.read_next_batch()
+                batch.validate(full=True)
+            except (StopIteration, pa.ArrowInvalid, OSError):
+                return  # the end, or the place where the writer was killed
+            for row in batch.to_pylist():
+                yield Record(row["topic"], row["key"], dict(row["headers"]), row["value"])

@@ -79,7 +79,7 @@ def _plain_rows(event: AnyEvent) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             row |= {"model_name": event.model.name if event.model else None, "prompts": json.dumps(event.prompts)}
             yield "trace_starts", [row | {"event": event.model_dump_json()}]
         case TraceCompleted():
-            row = event.model_dump(exclude={"type", "quality"}) | {"quality": json.dumps(event.quality)}
+            row = event.model_dump(exclude={"type", "quality", "prompts"}) | {"quality": json.dumps(event.quality)}
             yield "trace_ends", [row | {"status": "complete", "event": event.model_dump_json()}]
         case TraceRejected():
             row = event.model_dump(exclude={"type"})

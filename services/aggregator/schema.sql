@@ -86,6 +86,13 @@ create table if not exists run_ends (
     run_id text primary key, outcome text, failed_count bigint, state_hash text, reason text
 );
 
+-- Columns that came later, for stores made before them.
+alter table trace_steps add column if not exists is_profiled boolean default true;
+alter table accuracy add column if not exists measured_ttft_ns bigint;
+alter table accuracy add column if not exists measured_tpot_ns bigint;
+alter table accuracy add column if not exists ttft_error_ppm bigint;
+alter table accuracy add column if not exists tpot_error_ppm bigint;
+
 create or replace view traces as
     select coalesce(s.trace_id, e.trace_id) as trace_id, coalesce(s.name, e.name) as name,
         coalesce(e.status, 'importing') as status, s.provenance, s.tool, s.source_gpu, s.model_name, s.engine,

@@ -16,6 +16,10 @@ export interface AccuracyMeasured {
   readonly roofline_mape_ppm: number | null
   readonly coverage_ppm: number
   readonly reason: string
+  readonly measured_ttft_ns: number | null
+  readonly measured_tpot_ns: number | null
+  readonly ttft_error_ppm: number | null
+  readonly tpot_error_ppm: number | null
 }
 
 /** A stored file: content-addressed, so the digest is its identity. */
@@ -31,6 +35,14 @@ export interface ArtifactStored {
   readonly trace_id: string
   readonly artifact: ArtifactRef
   readonly kind: 'profile' | 'sass' | 'log' | 'cache'
+}
+
+/** One way to record kernels, and what came of trying it in the job's process. */
+export interface CollectorFound {
+  readonly name: string
+  readonly state: 'used' | 'usable' | 'absent' | 'failed'
+  readonly said: string
+  readonly is_validated: boolean
 }
 
 /** A predicted time with its interval; all three in ns. */
@@ -77,6 +89,9 @@ export interface HostProfileMeasured {
   readonly step_gpu_ns: readonly number[]
   readonly ttft_ns: readonly number[]
   readonly tpot_ns: readonly number[]
+  readonly step_gap_ns: readonly number[]
+  readonly step_context_tokens: readonly number[]
+  readonly step_generation_tokens: readonly number[]
 }
 
 /** A fresh, unprofiled process measured host and step times of the same workload. */
@@ -87,6 +102,9 @@ export interface HostProfileRecorded {
   readonly step_gpu_ns: readonly number[]
   readonly ttft_ns: readonly number[]
   readonly tpot_ns: readonly number[]
+  readonly step_gap_ns: readonly number[]
+  readonly step_context_tokens: readonly number[]
+  readonly step_generation_tokens: readonly number[]
 }
 
 /** A launch configuration. Two launches with one signature may still do different work: see KernelTask. */
@@ -209,6 +227,14 @@ export interface Operand {
   readonly shape: readonly number[]
 }
 
+/** A profiler delivered finished framework ops of one rank that runs without a GPU. */
+export interface OpsRecorded {
+  readonly type: 'OpsRecorded'
+  readonly trace_id: string
+  readonly rank: number
+  readonly first_seq: number
+}
+
 /** A service could not use a record, put it aside and went on. */
 export interface RecordDeadLettered {
   readonly type: 'RecordDeadLettered'
@@ -218,6 +244,29 @@ export interface RecordDeadLettered {
   readonly source_offset: number
   readonly reason: string
   readonly record_base64: string
+}
+
+/** The profiler of one rank began, and this is the job it records: a whitelist, never an environment or a path. */
+export interface RecordingStarted {
+  readonly type: 'RecordingStarted'
+  readonly trace_id: string
+  readonly rank: number
+  readonly rank_count: number
+  readonly name: string
+  readonly provenance: 'measured' | 'recorded-on-cpu' | 'synthesized'
+  readonly tool: string
+  readonly origin_unix_ns: number
+  readonly clock_error_ns: number
+  readonly world_size: number
+  readonly gpu_name: string
+  readonly compute_capability: readonly [number, number] | null
+  readonly sm_count: number | null
+  readonly dram_bytes: number | null
+  readonly source_gpu: string | null
+  readonly model: ModelSpec | null
+  readonly engine: string
+  readonly engine_version: string
+  readonly collectors: readonly CollectorFound[]
 }
 
 /** TTFT and TPOT of one request of the trace on one config; null with its reason where the trace lacks them. */
@@ -314,7 +363,7 @@ export interface SimulatorStarted {
   readonly worker: string
 }
 
-/** The engine ran one step on one rank. */
+/** The engine ran one step on one rank, and all of its launches or ops that will ever be sent have been sent. */
 export interface StepRecorded {
   readonly type: 'StepRecorded'
   readonly trace_id: string
@@ -325,6 +374,9 @@ export interface StepRecorded {
   readonly request_ids: readonly number[]
   readonly q_lengths: readonly number[]
   readonly kv_lengths: readonly number[]
+  readonly prompt_tokens: readonly number[]
+  readonly launch_count: number | null
+  readonly op_count: number | null
 }
 
 /** The engine ran one step: one forward pass over one batch. */
@@ -344,6 +396,7 @@ export interface StepTraced {
   readonly q_lengths: readonly number[]
   readonly kv_lengths: readonly number[]
   readonly request_indexes: readonly number[]
+  readonly is_profiled: boolean
 }
 
 /** Times of all engine steps of a trace on one config. */
@@ -366,6 +419,7 @@ export interface TraceCompleted {
   readonly step_count: number
   readonly launchless_count: number
   readonly quality: Readonly<Record<string, unknown>>
+  readonly prompts: readonly number[]
 }
 
 /** The profiler of one rank stopped and has sent everything it will ever send. */
@@ -376,6 +430,8 @@ export interface TraceEnded {
   readonly launch_count: number
   readonly step_count: number
   readonly dropped_launch_count: number
+  readonly op_count: number
+  readonly notes: readonly string[]
 }
 
 /** The profiled job is alive and has sent this much. */
@@ -426,7 +482,9 @@ export interface TraceUploaded {
 
 export type CascadeEvent =
   | TraceUploaded
+  | RecordingStarted
   | LaunchesRecorded
+  | OpsRecorded
   | StepRecorded
   | HostProfileRecorded
   | TraceHeartbeat
@@ -476,6 +534,23 @@ export interface LaunchesRecordedRow {
   readonly host_launch_ns: bigint | null
   readonly moved_bytes: bigint | null
   readonly is_kernel: boolean
+  readonly collective: string | null
+  readonly collective_in: bigint | null
+  readonly collective_out: bigint | null
+  readonly collective_dtype: string | null
+  readonly group_size: number | null
+}
+
+/** A row of OpsRecorded. */
+export interface OpsRecordedRow {
+  readonly seq: bigint
+  readonly name: string
+  readonly operand_dtypes: unknown | null
+  readonly operand_shapes: unknown | null
+  readonly start_ns: bigint
+  readonly duration_ns: bigint
+  readonly thread: bigint
+  readonly step: number | null
 }
 
 /** A row of LaunchesTraced. */

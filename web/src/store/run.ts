@@ -258,6 +258,8 @@ export function applyEvent(run: Run, event: FeedEvent | null): Run {
     case 'HostProfileMeasured':
     case 'ArtifactStored':
     case 'LaunchesRecorded':
+    case 'RecordingStarted':
+    case 'OpsRecorded':
     case 'StepRecorded':
     case 'HostProfileRecorded':
     case 'TraceHeartbeat':
