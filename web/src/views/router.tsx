@@ -1,49 +1,159 @@
-import { createRootRoute, createRoute, createRouter } from '@tanstack/react-router'
-import { Home } from './Home'
-import { NewRun } from './NewRun'
+import { createRootRoute, createRoute, createRouter, lazyRouteComponent, retainSearchParams } from '@tanstack/react-router'
+import { RunLayout } from './run/RunLayout'
+import * as search from './search'
 import { NotFound, Shell } from './Shell'
-import { RunPage } from './RunPage'
 
-const root = createRootRoute({ component: Shell, notFoundComponent: NotFound })
+const root = createRootRoute({
+  component: Shell,
+  notFoundComponent: NotFound,
+  validateSearch: search.rootSearch,
+  search: { middlewares: [retainSearchParams(['theme', 'wall', 'perf'])] },
+})
 
-const home = createRoute({ getParentRoute: () => root, path: '/', component: Home })
-
-export interface NewRunSearch {
-  readonly trace?: string
-  readonly gpu?: readonly string[]
-}
+const home = createRoute({
+  getParentRoute: () => root,
+  path: '/',
+  validateSearch: search.homeSearch,
+  component: lazyRouteComponent(() => import('./home/HomePage'), 'HomePage'),
+})
 
 const newRun = createRoute({
   getParentRoute: () => root,
   path: '/new',
-  component: NewRun,
-  validateSearch: (search: Record<string, unknown>): NewRunSearch => ({
-    ...(typeof search.trace === 'string' ? { trace: search.trace } : {}),
-    ...(search.gpu === undefined ? {} : { gpu: [search.gpu].flat().map(String) }),
-  }),
+  validateSearch: search.newRunSearch,
+  component: lazyRouteComponent(() => import('./newrun/NewRunPage'), 'NewRunPage'),
 })
 
-export interface RunSearch {
-  /** Position in the run's log: everything as known at that moment. Absent: now. */
-  readonly at?: number
-  /** Config whose log is shown. Absent: all. */
-  readonly log?: string
-}
+const traces = createRoute({
+  getParentRoute: () => root,
+  path: '/traces',
+  validateSearch: search.listSearch,
+  component: lazyRouteComponent(() => import('./traces/TracesPage'), 'TracesPage'),
+})
+
+const trace = createRoute({
+  getParentRoute: () => root,
+  path: '/traces/$traceId',
+  validateSearch: search.traceSearch,
+  component: lazyRouteComponent(() => import('./traces/TracePage'), 'TracePage'),
+})
+
+const runs = createRoute({
+  getParentRoute: () => root,
+  path: '/runs',
+  validateSearch: search.listSearch,
+  component: lazyRouteComponent(() => import('./runs/RunsPage'), 'RunsPage'),
+})
 
 const run = createRoute({
   getParentRoute: () => root,
   path: '/runs/$runId',
-  component: RunPage,
-  validateSearch: (search: Record<string, unknown>): RunSearch => {
-    const at = Number(search.at)
-    return {
-      ...(search.at !== undefined && Number.isInteger(at) && at >= 0 ? { at } : {}),
-      ...(typeof search.log === 'string' && search.log !== '' ? { log: search.log } : {}),
-    }
-  },
+  validateSearch: search.runSearch,
+  search: { middlewares: [retainSearchParams(['at', 'cfg'])] },
+  component: RunLayout,
 })
 
-export const router = createRouter({ routeTree: root.addChildren([home, newRun, run]), defaultPreload: false })
+const live = createRoute({
+  getParentRoute: () => run,
+  path: '/',
+  validateSearch: search.liveSearch,
+  component: lazyRouteComponent(() => import('./live/LivePage'), 'LivePage'),
+})
+
+const timeline = createRoute({
+  getParentRoute: () => run,
+  path: '/timeline',
+  validateSearch: search.timelineSearch,
+  component: lazyRouteComponent(() => import('./timeline/TimelinePage'), 'TimelinePage'),
+})
+
+const kernels = createRoute({
+  getParentRoute: () => run,
+  path: '/kernels',
+  validateSearch: search.kernelsSearch,
+  component: lazyRouteComponent(() => import('./kernels/KernelsPage'), 'KernelsPage'),
+})
+
+const predictions = createRoute({
+  getParentRoute: () => run,
+  path: '/predictions',
+  validateSearch: search.predictionsSearch,
+  component: lazyRouteComponent(() => import('./predictions/PredictionsPage'), 'PredictionsPage'),
+})
+
+const whatIf = createRoute({
+  getParentRoute: () => run,
+  path: '/whatif',
+  validateSearch: search.whatIfSearch,
+  component: lazyRouteComponent(() => import('./whatif/WhatIfPage'), 'WhatIfPage'),
+})
+
+const runAccuracy = createRoute({
+  getParentRoute: () => run,
+  path: '/accuracy',
+  validateSearch: search.accuracySearch,
+  component: lazyRouteComponent(() => import('./accuracy/RunAccuracyPage'), 'RunAccuracyPage'),
+})
+
+const compare = createRoute({
+  getParentRoute: () => root,
+  path: '/compare',
+  validateSearch: search.compareSearch,
+  component: lazyRouteComponent(() => import('./compare/ComparePage'), 'ComparePage'),
+})
+
+const gpus = createRoute({
+  getParentRoute: () => root,
+  path: '/gpus',
+  validateSearch: search.listSearch,
+  component: lazyRouteComponent(() => import('./gpus/GpusPage'), 'GpusPage'),
+})
+
+const gpu = createRoute({
+  getParentRoute: () => root,
+  path: '/gpus/$name',
+  component: lazyRouteComponent(() => import('./gpus/GpuPage'), 'GpuPage'),
+})
+
+const accuracy = createRoute({
+  getParentRoute: () => root,
+  path: '/accuracy',
+  validateSearch: search.listSearch,
+  component: lazyRouteComponent(() => import('./accuracy/AccuracyPage'), 'AccuracyPage'),
+})
+
+const sql = createRoute({
+  getParentRoute: () => root,
+  path: '/sql',
+  validateSearch: search.sqlSearch,
+  component: lazyRouteComponent(() => import('./sql/SqlPage'), 'SqlPage'),
+})
+
+const settings = createRoute({
+  getParentRoute: () => root,
+  path: '/settings',
+  component: lazyRouteComponent(() => import('./settings/SettingsPage'), 'SettingsPage'),
+})
+
+export const router = createRouter({
+  routeTree: root.addChildren([
+    home,
+    newRun,
+    traces,
+    trace,
+    runs,
+    run.addChildren([live, timeline, kernels, predictions, whatIf, runAccuracy]),
+    compare,
+    gpus,
+    gpu,
+    accuracy,
+    sql,
+    settings,
+  ]),
+  parseSearch: search.parseSearch,
+  stringifySearch: search.stringifySearch,
+  defaultPreload: 'intent',
+})
 
 declare module '@tanstack/react-router' {
   interface Register {

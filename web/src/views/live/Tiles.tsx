@@ -1,0 +1,220 @@
+import type { CSSProperties } from 'react'
+import { counted, range, time, timeUnit } from '../../lib/format'
+import { CLASS_WORD, classOf, isHypothetical, letter, shortName } from '../../lib/gpus'
+import { unreachable } from '../../lib/unreachable'
+import type { Ms } from '../../lib/units'
+import { headlineMetric, infeasible, isOver, METRICS, metricOf, progress, reasonFor, requestedConfigs, type Config, type Metric, type Run } from '../../store/run'
+import { Band, scaleOf } from '../Interval'
+import styles from './Tiles.module.css'
+
+const NAMES: Readonly<Record<Metric, string>> = {
+  kernel: 'Kernel time',
+  prefill: 'Prefill step',
+  decode: 'Decode step',
+  ttft: 'TTFT',
+  tpot: 'TPOT',
+}
+
+/** One tile per config, in fixed slots: they fill and never move. */
+export function Tiles({ run }: { readonly run: Run }) {
+  const headline = headlineMetric(run)
+  const configs = requestedConfigs(run)
+  const scale = scaleOf(configs.map((config) => metricOf(config, headline)))
+  return (
+    <ul className={styles.tiles} aria-label="Configs" style={{ '--columns': columnsOf(configs.length) } as CSSProperties}>
+      {configs.map((config, index) => (
+        <Tile key={config.spec.config_id} run={run} config={config} name={letter(index)} headline={headline} scale={scale} />
+      ))}
+    </ul>
+  )
+}
+
+/** Eight are two rows of four, not five and three. */
+const columnsOf = (count: number) => (count <= 6 ? Math.max(4, count) : Math.min(6, Math.ceil(count / Math.ceil(count / 6))))
+
+function Tile({
+  run,
+  config,
+  name,
+  headline,
+  scale,
+}: {
+  readonly run: Run
+  readonly config: Config
+  readonly name: string
+  readonly headline: Metric
+  readonly scale: Ms
+}) {
+  const { gpu, label } = config.spec
+  const gpuClass = classOf(gpu)
+  const isVariant = isHypothetical(label)
+  const { done, total } = progress(run, config)
+  return (
+    <li
+      className={`panel ${styles.tile} ${isVariant ? styles.variant : ''}`}
+      style={{ borderLeftColor: `var(--${isVariant ? 'hypothetical' : gpuClass})` }}
+      data-config={label}
+    >
+      <div className={styles.head}>
+        <span className={styles.letter} aria-hidden="true">
+          {name}
+        </span>
+        <div className={styles.names}>
+          <h2 className={styles.name}>
+            <span className="visually-hidden">{name}: </span>
+            {shortName(gpu)}
+            {isVariant && '*'}
+          </h2>
+          <code className={styles.label} title={label}>
+            {isVariant ? label : CLASS_WORD[gpuClass]}
+          </code>
+        </div>
+        <Ring done={done} total={total} />
+      </div>
+      {infeasible(config) === '' ? (
+        <Numbers run={run} config={config} headline={headline} scale={scale} />
+      ) : (
+        <div className={styles.infeasible}>
+          <strong>INFEASIBLE</strong>
+          <p>{infeasible(config)}</p>
+        </div>
+      )}
+      <p className={styles.foot}>{footOf(run, config, done, total)}</p>
+    </li>
+  )
+}
+
+interface NumbersProps {
+  readonly run: Run
+  readonly config: Config
+  readonly headline: Metric
+  readonly scale: Ms
+}
+
+function Numbers({ run, config, headline, scale }: NumbersProps) {
+  return (
+    <>
+      <Big run={run} config={config} headline={headline} scale={scale} />
+      <dl className={styles.rest}>
+        {METRICS.filter((metric) => metric !== headline).map((metric) => (
+          <Small key={metric} run={run} config={config} metric={metric} />
+        ))}
+      </dl>
+    </>
+  )
+}
+
+function Big({ run, config, headline: metric, scale }: NumbersProps) {
+  const estimate = metricOf(config, metric)
+  const unit = timeUnit(estimate ? [estimate.value] : [])
+  return (
+    <div className={styles.big}>
+      <span className={styles.metric}>{NAMES[metric]}</span>
+      {estimate ? (
+        <span className={styles.line}>
+          <span className={styles.number}>{time(estimate.value, unit)}</span> {unit}
+          <span className={styles.range}>
+            <span className="visually-hidden">, between </span>
+            {range(estimate.p10, estimate.p90, unit)}
+          </span>
+        </span>
+      ) : (
+        <span className={styles.line}>
+          <Nothing run={run} config={config} metric={metric} className={styles.number} />
+        </span>
+      )}
+      {estimate && <Band estimate={estimate} scale={scale} color={classOf(config.spec.gpu)} />}
+    </div>
+  )
+}
+
+function Small({ run, config, metric }: { readonly run: Run; readonly config: Config; readonly metric: Metric }) {
+  const estimate = metricOf(config, metric)
+  const unit = timeUnit(estimate ? [estimate.value] : [])
+  return (
+    <div className={styles.row}>
+      <dt>{NAMES[metric]}</dt>
+      <dd>
+        {estimate ? (
+          <>
+            {time(estimate.value, unit)} {unit}
+            <span className={styles.range}>{range(estimate.p10, estimate.p90, unit)}</span>
+          </>
+        ) : (
+          <Nothing run={run} config={config} metric={metric} />
+        )}
+      </dd>
+    </div>
+  )
+}
+
+/** Absent is drawn as absent, with its reason; what is on its way as on its way. Neither is ever zero. */
+function Nothing({
+  run,
+  config,
+  metric,
+  className,
+}: {
+  readonly run: Run
+  readonly config: Config
+  readonly metric: Metric
+  readonly className?: string | undefined
+}) {
+  const reason = reasonFor(run, config, metric)
+  const isPending = config.request === null && !isOver(run)
+  return (
+    <span className={`${className ?? ''} ${isPending ? styles.pending : styles.none}`} title={reason}>
+      –<span className="visually-hidden"> ({reason})</span>
+    </span>
+  )
+}
+
+/** Share of the tasks known so far that are simulated. */
+function Ring({ done, total }: { readonly done: number; readonly total: number }) {
+  const share = total > 0 ? done / total : 0
+  return (
+    <svg
+      className={styles.ring}
+      viewBox="0 0 36 36"
+      width="36"
+      height="36"
+      role="progressbar"
+      aria-label="Tasks simulated"
+      aria-valuemin={0}
+      aria-valuemax={Math.max(1, total)}
+      aria-valuenow={done}
+    >
+      <circle cx="18" cy="18" r="15" className={styles.track} />
+      <circle
+        cx="18"
+        cy="18"
+        r="15"
+        pathLength="100"
+        className={styles.arc}
+        style={{ strokeDashoffset: 100 - share * 100 }}
+      />
+      <text x="18" y="18" className={styles.share} aria-hidden="true">
+        {total > 0 ? Math.floor(share * 100) : '–'}
+      </text>
+    </svg>
+  )
+}
+
+function footOf(run: Run, config: Config, done: number, total: number): string {
+  const failed = config.failedCount > 0 ? `, ${config.failedCount} failed` : ''
+  const tasks = `${done} of ${counted(total, 'task')}${failed}`
+  switch (run.status) {
+    case 'unknown':
+      return 'not asked for yet'
+    case 'running':
+      if (total === 0) return 'waiting for the trace'
+      return done === 0 ? `${tasks}, queued` : done < total ? tasks : config.request === null ? `${tasks}, composing` : tasks
+    case 'completed':
+    case 'completed_with_failures':
+    case 'failed':
+    case 'cancelled':
+      return tasks
+    default:
+      return unreachable(run.status)
+  }
+}

@@ -1,0 +1,155 @@
+import { getRouteApi, Link, Outlet } from '@tanstack/react-router'
+import { useEffect, useMemo, useRef, useState, useSyncExternalStore } from 'react'
+import { clock, count } from '../../lib/format'
+import type { Binding } from '../../lib/keys'
+import { position, type Position } from '../../lib/units'
+import { RunFeed } from '../../store/feed'
+import { isOver, isPredicted, requestedConfigs, type Run } from '../../store/run'
+import { InspectorFrame } from '../Inspector'
+import { Problem } from '../Problem'
+import { Strip } from '../States'
+import { useKeys } from '../useKeys'
+import { RunContext, type RunView } from './runContext'
+import { RunHeader } from './RunHeader'
+import styles from './RunLayout.module.css'
+import { TimeBar } from './TimeBar'
+
+const route = getRouteApi('/runs/$runId')
+const ADDRESS_EVERY_MS = 250
+
+export const TABS = [
+  { to: '/runs/$runId', name: 'Live', keys: 'g r' },
+  { to: '/runs/$runId/timeline', name: 'Timeline', keys: 'g t' },
+  { to: '/runs/$runId/kernels', name: 'Kernels', keys: 'g k' },
+  { to: '/runs/$runId/predictions', name: 'Predictions', keys: 'g p' },
+  { to: '/runs/$runId/whatif', name: 'What-if', keys: 'g w' },
+  { to: '/runs/$runId/accuracy', name: 'Accuracy', keys: 'g a' },
+] as const
+
+export function RunLayout() {
+  const { runId } = route.useParams()
+  return <OneRun key={runId} runId={runId} />
+}
+
+/** One run, now or as it was known at a position of its log: header, tabs, the tab's page, inspector, time bar. */
+function OneRun({ runId }: { readonly runId: string }) {
+  const [feed] = useState(() => new RunFeed(runId))
+  const shown = useSyncExternalStore(feed.subscribe, feed.view)
+  const [at, seek] = useReplayPosition()
+  const { recording, version, recordCount, link, error } = shown
+  const isReplay = at !== null && at < recordCount
+  // version: the recording grows in place.
+  // eslint-disable-next-line react-hooks/exhaustive-deps
+  const run = useMemo(() => (isReplay ? recording.at(at) : recording.head), [recording, version, at, isReplay])
+  const view = useMemo<RunView>(
+    () => ({ runId, run, head: recording.head, recording, version, recordCount, at, isReplay, link, seek }),
+    [runId, run, recording, version, recordCount, at, isReplay, link, seek],
+  )
+  useTabKeys(runId)
+  useEffect(() => {
+    document.title = run.trace.name ? `${run.trace.name} · Cascade` : 'Cascade'
+    return () => {
+      document.title = 'Cascade'
+    }
+  }, [run.trace.name])
+  if (link === 'refused') {
+    return (
+      <section className={styles.gone}>
+        <h1>This run cannot be shown</h1>
+        <Problem error={new Error(error)} />
+        <Link to="/" className="button">
+          All runs
+        </Link>
+      </section>
+    )
+  }
+  const time = recording.timeAt(isReplay ? at : position(recordCount))
+  return (
+    <RunContext value={view}>
+      <div className={`${styles.run} ${isReplay ? styles.replay : ''}`}>
+        <div className={styles.top}>
+          <RunHeader run={run} head={recording.head} isReplay={isReplay} />
+          <nav className={styles.tabs} aria-label="Of this run">
+            {TABS.map(({ to, name }) => (
+              <Link
+                key={to}
+                to={to}
+                params={{ runId }}
+                activeOptions={{ exact: true, includeSearch: false }}
+                activeProps={{ 'aria-current': 'page' }}
+              >
+                {name}
+              </Link>
+            ))}
+            <Link to="/compare" search={{ v: requestedConfigs(run).slice(0, 8).map(({ spec }) => `${runId}.${spec.config_id}`) }}>
+              Compare
+            </Link>
+          </nav>
+          {link === 'reconnecting' && (
+            <Strip>
+              Reconnecting. Shown as of {time === null ? 'before' : clock(time)} (record {count(recordCount)}).
+            </Strip>
+          )}
+        </div>
+        <div className={styles.middle}>
+          <InspectorFrame>
+            <Outlet />
+          </InspectorFrame>
+        </div>
+        <TimeBar
+          recording={recording}
+          recordCount={recordCount}
+          at={isReplay ? at : position(recordCount)}
+          isReplay={isReplay}
+          link={link}
+          known={knownWords(run)}
+          onSeek={seek}
+        />
+      </div>
+    </RunContext>
+  )
+}
+
+function useTabKeys(runId: string): void {
+  const navigate = route.useNavigate()
+  useKeys(
+    useMemo<readonly Binding[]>(
+      () =>
+        TABS.map(({ to, name, keys }) => ({
+          keys,
+          words: name,
+          group: 'Of this run',
+          run: () => void navigate({ to, params: { runId } }),
+        })),
+      [navigate, runId],
+    ),
+  )
+}
+
+/** The moment shown, in the address too; written there at most four times a second, and never as a step of Back. */
+function useReplayPosition(): readonly [Position | null, (at: Position | null) => void] {
+  const search = route.useSearch()
+  const navigate = route.useNavigate()
+  const [at, setAt] = useState<Position | null>(search.at === undefined ? null : position(search.at))
+  const timer = useRef<number | undefined>(undefined)
+  useEffect(() => () => window.clearTimeout(timer.current), [])
+  const seek = useMemo(
+    () => (next: Position | null) => {
+      setAt(next)
+      window.clearTimeout(timer.current)
+      timer.current = window.setTimeout(() => {
+        void navigate({ to: '.', search: (before) => ({ ...before, at: next ?? undefined }), replace: true, resetScroll: false })
+      }, ADDRESS_EVERY_MS)
+    },
+    [navigate],
+  )
+  return [at, seek]
+}
+
+function knownWords(run: Run): string {
+  const configs = requestedConfigs(run)
+  if (configs.length === 0) return 'nothing known yet'
+  const predicted = configs.filter(isPredicted).length
+  if (predicted === configs.length && isOver(run)) return 'all known'
+  return `${predicted} of ${configs.length} GPUs known`
+}
