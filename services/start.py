@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from services.runtime.settings import BadSetting, Settings
 
@@ -41,6 +42,18 @@ def add_sass_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONFIG_DIR|GPU",
         help="a folder with gpgpusim.config and trace.config, or a GPU as in `run --gpu`",
     )
+    parser.add_argument(
+        "--simulator",
+        choices=("sass", "accelsim", "both"),
+        default="sass",
+        help="sass: the built-in one; accelsim: your own installation, found through CASCADE_ACCELSIM; both: compared",
+    )
+    parser.add_argument("--jobs", type=_positive, default=1, metavar="N", help="processes of Accel-Sim at once")
+    parser.add_argument("--time-limit", type=_positive, default=3600, metavar="S", help="seconds per Accel-Sim kernel")
+    parser.add_argument("--memory-limit", type=_positive, default=8192, metavar="MIB", help="per Accel-Sim process")
+    parser.add_argument(
+        "--log", action="store_true", help="print Accel-Sim's own lines as they come, to standard error"
+    )
 
 
 def sass(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -52,24 +65,61 @@ def sass(arguments: argparse.Namespace, settings: Settings) -> int:
         use_cache(settings.home / "numba")
     except CompilerMissing as error:
         return _refused(error)
+    from services.simworker.simulators.accelsim.command import side_by_side  # noqa: PLC0415
     from services.simworker.simulators.sass.command import BadInput, simulate_folder  # noqa: PLC0415
 
     try:
-        report = simulate_folder(arguments.traces, arguments.config, time.process_time, settings.home / "sass")
+        reports = []
+        if arguments.simulator != "accelsim":
+            kept = settings.home / "sass"
+            reports.append(simulate_folder(arguments.traces, arguments.config, time.process_time, kept))
+        if arguments.simulator != "sass":
+            reports.append(_by_accelsim(arguments, settings))
     except BadInput as error:
         return _refused(error)
+    report = side_by_side(*reports) if arguments.simulator == "both" else reports[0]
     if arguments.json:
         print(json.dumps(report, indent=1))
     else:
         from rich.console import Console  # noqa: PLC0415
 
-        from services.tables import sass_table  # noqa: PLC0415
+        from services.tables import sass_comparison_table, sass_table  # noqa: PLC0415
 
-        Console(width=None if sys.stdout.isatty() else 110).print(sass_table(report))
-    for kernel in report["kernels"]:
+        table = sass_comparison_table if arguments.simulator == "both" else sass_table
+        Console(width=None if sys.stdout.isatty() else 110).print(table(report))
+    kernels = [kernel for one in reports for kernel in one["kernels"]]
+    for kernel in kernels:
         if "error" in kernel:
             print(f"cascade: {kernel['error']}", file=sys.stderr)
-    return 2 if any(kernel["cycles"] is None for kernel in report["kernels"]) else 0
+    return 2 if any(kernel["cycles"] is None for kernel in kernels) else 0
+
+
+def _by_accelsim(arguments: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    from services.simworker.simulators.accelsim.command import simulate_folder  # noqa: PLC0415
+    from services.simworker.simulators.accelsim.process import Limits  # noqa: PLC0415
+
+    def hear(file: str, line: str) -> None:
+        # A heartbeat a second, and when a kernel begins: progress without the thousands of other lines.
+        if arguments.log or "LIVENESS - uArch: inst" in line or line.startswith(("launching kernel", "gpu_sim_cycle")):
+            print(f"{file}: {line}", file=sys.stderr)
+
+    return simulate_folder(
+        arguments.traces,
+        Path(arguments.config),
+        settings.accelsim,
+        settings.home,
+        environ=os.environ,
+        now_s=time.monotonic,
+        limits=Limits(arguments.time_limit, arguments.memory_limit << 20),
+        process_count=arguments.jobs,
+        on_line=hear,
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number from 1 to 1000000")
+    return int(text)
 
 
 def _refused(error: Exception) -> int:

@@ -192,6 +192,23 @@ def sass_table(report: Report) -> RenderableType:
     return Group(table, *(Text(line) for line in (*report["warnings"], *deadlocks, total)))
 
 
+def sass_comparison_table(report: Report) -> RenderableType:
+    """The built-in simulator beside Accel-Sim, kernel by kernel."""
+    table = Table()
+    for name, justify in (("kernel", "left"), ("sass", "right"), ("Accel-Sim", "right"), ("ratio", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for kernel in report["kernels"]:
+        cycles = [kernel[simulator]["cycles"] for simulator in ("sass", "accelsim")]
+        table.add_row(
+            f"{kernel['name'][:48]} ({kernel['file']})",
+            *("–" if count is None else f"{count:,}" for count in cycles),
+            "" if kernel["cycles_ratio"] is None else f"{kernel['cycles_ratio']:.3f}",
+        )
+    cpu = report["cpu_seconds"]
+    total = f"cycles without launch latency; CPU seconds: sass {cpu['sass']:.3f}, Accel-Sim {cpu['accelsim']:.3f}"
+    return Group(table, *(Text(line) for line in (*report["warnings"], total)))
+
+
 def _share(part: int, whole: int) -> str:
     return f"{part / whole:.0%}" if whole else ""
 

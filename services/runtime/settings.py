@@ -20,6 +20,7 @@ class Settings:
     thread_count: int
     upload_bytes_limit: int
     token: str = ""  # of the server; "": a new one is made
+    accelsim: Path | None = None  # the user's own accel-sim.out
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Settings:
@@ -29,6 +30,7 @@ class Settings:
             thread_count=_count(environ, "CASCADE_THREADS", 2),
             upload_bytes_limit=_count(environ, "CASCADE_UPLOAD_MIB", 4096) << 20,
             token=_token(environ),
+            accelsim=Path(environ["CASCADE_ACCELSIM"]).expanduser() if environ.get("CASCADE_ACCELSIM") else None,
         )
 
 
