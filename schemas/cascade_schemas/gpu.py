@@ -112,6 +112,12 @@ def aliases(gpu: str) -> tuple[str, ...]:
     return _files()[gpu][1]
 
 
+def figure_sources(gpu: str) -> dict[str, str]:
+    """Where each of a known GPU's numbers is from, by field; as its file says it beside the number."""
+    text = files("cascade_schemas").joinpath("gpus", f"{gpu}.toml").read_text(encoding="utf-8")
+    return dict(re.findall(r"^(\w+) = [^#\n]*#[ ]?(.+)$", text, re.MULTILINE))
+
+
 def load_gpu(name_or_alias: str) -> GpuSpec:
     gpu = _by_spelling().get(_spelling(name_or_alias))
     if gpu is None:

@@ -25,7 +25,7 @@ from services.aggregator.run_state import ConfigState, ResultColumns, TraceState
 from services.kernels.correction import alpha, corrected, sigma_factor
 from services.kernels.work import Family
 
-_SAME_KERNEL_SIGMA = 0.03  # repeatability of one kernel on one GPU: 2 to 7 % over public traces (SIMULATION 3.6)
+SAME_KERNEL_SIGMA = 0.03  # repeatability of one kernel on one GPU: 2 to 7 % over public traces (SIMULATION 3.6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class TracePredictor:
         sigma = np.where(usable, results.sigma * left, results.sigma)
         if is_source:
             final[usable] = source.measured_ns[usable]
-            sigma = np.where(usable, _SAME_KERNEL_SIGMA, sigma)
+            sigma = np.where(usable, SAME_KERNEL_SIGMA, sigma)
         return final, sigma
 
     def _kernel_rows(

@@ -301,6 +301,51 @@ class Layout(BaseModel):
     streams: list[int]
 
 
+class ReceiptInput(BaseModel):
+    name: str
+    value: float | str
+    unit: str
+    source: str
+
+
+class ReceiptLine(BaseModel):
+    kind: str
+    label: str
+    formula: str
+    inputs: list[ReceiptInput]
+    value_ns: float | None
+    factor: float | None
+    source: str
+    is_largest: bool
+
+
+class Receipt(BaseModel):
+    run_id: str
+    config_id: str
+    task_id: str
+    gpu: str
+    gpu_name: str
+    name: str
+    family: str
+    bound: str
+    tier: str
+    reason: str
+    provenance: str | None
+    launch_count: int | None
+    value_ns: int | None
+    p10_ns: int | None
+    p90_ns: int | None
+    forward_ns: int | None
+    roofline_ns: int | None
+    measured_ns: int | None
+    error_ppm: int | None
+    simulator: str
+    simulator_version: str | None
+    calibration_digest: str | None
+    is_reproduced: bool
+    lines: list[ReceiptLine]
+
+
 class Events(BaseModel):
     events: list[dict[str, Any]]
 

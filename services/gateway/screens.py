@@ -38,6 +38,8 @@ class Screens(Protocol):
 
     def durations(self, run_id: str, config_id: str) -> pa.Table: ...
 
+    def explain(self, run_id: str, config_id: str, task_id: str) -> Report: ...
+
     def log_lines(self, run_id: str, config_id: str, first: int, count: int) -> Report: ...
 
     def log_search(self, run_id: str, config_id: str, text: str, first: int, limit: int) -> Report: ...
@@ -63,6 +65,11 @@ def screen_routes(screens: Screens) -> APIRouter:
     def durations(run_id: str, config: str) -> Response:
         """One row per task that has a result so far."""
         return arrow_answer(screens.durations(run_id, config), {"cache-control": "no-store"})
+
+    @api.get("/runs/{run_id}/configs/{config}/tasks/{task}/explain", responses=shape(answers.Receipt))
+    def explain(run_id: str, config: str, task: str) -> Response:
+        """Why this number: lines that multiply and add to it."""
+        return answer(screens.explain(run_id, config, task))
 
     @api.get("/runs/{run_id}/log/{config}", responses=shape(answers.LogLines))
     def log(

@@ -13,6 +13,8 @@ from services.runtime.engine import Report
 from services.runtime.eventlog import EventLog
 from services.runtime.local import refusing
 from services.runtime.loglines import LogLines
+from services.runtime.receipt import receipt
+from services.simworker.simulators.analytic.simulator import AnalyticSimulator
 
 
 class Screens:
@@ -27,6 +29,7 @@ class Screens:
         run_known: Callable[[str], object],
     ) -> None:
         self._store = embedded.store
+        self._analytic = AnalyticSimulator(1)
         self._lines = LogLines(reader)
         self._trace_known = trace_known
         self._run_known = run_known
@@ -47,6 +50,14 @@ class Screens:
     def durations(self, run_id: str, config_id: str) -> pa.Table:
         self._run_known(run_id)
         return lanes.durations(self._store, run_id, config_id)
+
+    # --- why ----------------------------------------------------------------------------------------------
+
+    @refusing
+    def explain(self, run_id: str, config_id: str, task_id: str) -> Report:
+        """The receipt of one number: see receipt.py."""
+        self._run_known(run_id)
+        return receipt(self._store, self._analytic, run_id, config_id, task_id)
 
     # --- log --------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ COMPOSITION = {
     "services/runtime/local.py",
     "services/runtime/served.py",
     "services/runtime/screens.py",
+    "services/runtime/receipt.py",
     "services/cli.py",
     "services/start.py",
 }

@@ -50,6 +50,10 @@ class AnalyticSimulator:
         self._thread_count = max(thread_count, 1)
 
     @property
+    def constants(self) -> Constants:
+        return self._constants
+
+    @property
     def calibration_digest(self) -> str:
         return self._constants.digest
 
