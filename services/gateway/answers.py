@@ -346,6 +346,81 @@ class Receipt(BaseModel):
     lines: list[ReceiptLine]
 
 
+class Difference(BaseModel):
+    field: str
+    values: list[str | None]
+    is_fatal: bool
+
+
+class ComparedVersion(BaseModel):
+    v: str
+    run_id: str
+    config_id: str
+    label: str
+    gpu: str
+    gpu_name: str
+    trace_id: str
+    trace_name: str | None
+    model_name: str | None
+    simulator: str
+    ttft_ns: int | None
+    ttft_p10_ns: int | None
+    ttft_p90_ns: int | None
+    tpot_ns: int | None
+    tpot_p10_ns: int | None
+    tpot_p90_ns: int | None
+    kernel_time_ns: int | None
+    coverage_ppm: int | None
+    provenance: str | None
+    infeasible: str | None
+    status: str
+
+
+class Bar(BaseModel):
+    label: str
+    delta_ns: int
+
+
+class Comparison(BaseModel):
+    v: str
+    place: int
+    start_ns: int | None
+    end_ns: int | None
+    delta_ns: int | None
+    ratio: Estimate | None
+    waterfall: list[Bar]
+    verdict: str
+    sentence: str
+
+
+class ComparedCell(BaseModel):
+    count: int
+    total_ns: int | None
+    duration_ns: float | None
+    bound: str
+    delta_ns: int | None
+    ratio: Estimate | None
+
+
+class ComparedKernel(BaseModel):
+    key: str
+    name: str | None
+    op: str | None
+    family: str
+    versions: list[ComparedCell | None]
+
+
+class Comparisons(BaseModel):
+    base: int
+    matched_by: str
+    is_comparable: bool
+    differs: list[Difference]
+    metric: str
+    versions: list[ComparedVersion]
+    comparisons: list[Comparison]
+    kernels: list[ComparedKernel]
+
+
 class Events(BaseModel):
     events: list[dict[str, Any]]
 

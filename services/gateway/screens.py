@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Protocol
 
 import pyarrow as pa
@@ -40,6 +41,8 @@ class Screens(Protocol):
 
     def explain(self, run_id: str, config_id: str, task_id: str) -> Report: ...
 
+    def compare(self, asked: Sequence[str], base: str | None) -> Report: ...
+
     def log_lines(self, run_id: str, config_id: str, first: int, count: int) -> Report: ...
 
     def log_search(self, run_id: str, config_id: str, text: str, first: int, limit: int) -> Report: ...
@@ -70,6 +73,11 @@ def screen_routes(screens: Screens) -> APIRouter:
     def explain(run_id: str, config: str, task: str) -> Response:
         """Why this number: lines that multiply and add to it."""
         return answer(screens.explain(run_id, config, task))
+
+    @api.get("/compare", responses=shape(answers.Comparisons))
+    def compare(v: Annotated[list[str], Query(max_length=100)], base: str | None = None) -> Response:
+        """Two to eight RUN.CONFIG side by side, ratios against the base."""
+        return answer(screens.compare(v, base))
 
     @api.get("/runs/{run_id}/log/{config}", responses=shape(answers.LogLines))
     def log(

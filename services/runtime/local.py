@@ -13,6 +13,7 @@ from cascade_schemas.gpu import InvalidConfig, UnknownGpu
 from cascade_schemas.model import UnknownModel, UnsupportedModel
 
 from services.aggregator import queries
+from services.aggregator.compare import Incomparable
 from services.aggregator.export import write_perfetto
 from services.aggregator.jail import Jail, Limits, SqlRefused
 from services.ingest import admission
@@ -37,6 +38,7 @@ _MISTAKES = (
     UnknownArtifact,
     UploadTooLarge,
     SqlRefused,
+    Incomparable,
 )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from services.aggregator import compare as comparison
 from services.aggregator import lanes
 from services.aggregator.lanes import LaunchRows
 from services.runtime.embedded import Embedded
@@ -58,6 +59,10 @@ class Screens:
         """The receipt of one number: see receipt.py."""
         self._run_known(run_id)
         return receipt(self._store, self._analytic, run_id, config_id, task_id)
+
+    @refusing
+    def compare(self, asked: Sequence[str], base: str | None) -> Report:
+        return comparison.compare(self._store, asked, base)
 
     # --- log --------------------------------------------------------------------------------------------------
 
