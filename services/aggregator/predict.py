@@ -11,6 +11,7 @@ from cascade_schemas.batches import KERNEL_PREDICTIONS, STEP_PREDICTIONS
 from cascade_schemas.events import (
     AccuracyMeasured,
     AnyEvent,
+    Estimate,
     KernelsPredicted,
     RequestPredicted,
     StepsPredicted,
@@ -99,27 +100,43 @@ class TracePredictor:
             )
             return
         measured_ns = self.measured(results.family)
-        final_ns, sigma = self._corrected(results, config.config.gpu, source)
+        final_ns, sigma = self.corrected(results, config.config.gpu, source)
         yield KernelsPredicted(
             run_id=run_id,
             config_id=config_id,
             rows=self._kernel_rows(results, final_ns, sigma, measured_ns, config, source),
         )
-        times = compose.step_times(
-            self._layout,
-            self._family_counts(results.family),
-            filled(final_ns, measured_ns, results.family)[None, :],
-            sigma[None, :],
-            np.where(measured_ns > 0, measured_ns, 1) if (measured_ns > 0).any() else np.ones_like(measured_ns),
-            self._gaps,
-        )
+        durations = filled(final_ns, measured_ns, results.family)[None, :]
+        times = self.step_times(durations, sigma[None, :], results.family, measured_ns)
         yield StepsPredicted(
             run_id=run_id, config_id=config_id, rows=self._step_rows(times), assumptions=self._assumptions()
         )
         yield self._request(run_id, config_id, times)
         yield self._accuracy(run_id, config, results, measured_ns, final_ns, source)
 
-    def _corrected(
+    def step_times(
+        self,
+        duration_ns: NDArray[np.int64],
+        sigma: NDArray[np.float64],
+        family: NDArray[np.object_],
+        measured_ns: NDArray[np.int64],
+    ) -> compose.StepTimes:
+        """duration_ns, sigma: (configs, tasks); failures filled in or -1."""
+        is_measured = (measured_ns > 0).any()
+        weight_ns = np.where(measured_ns > 0, measured_ns, 1) if is_measured else np.ones_like(measured_ns)
+        return compose.step_times(self._layout, self._family_counts(family), duration_ns, sigma, weight_ns, self._gaps)
+
+    def request_times(self, times: compose.StepTimes, config: int) -> tuple[Estimate | None, Estimate | None]:
+        """TTFT and TPOT of one config."""
+        steps = ttft.Steps(
+            place={step: place for place, step in enumerate(times.step.tolist())},
+            value_ns=times.duration_ns[config],
+            p10_ns=times.p10_ns[config],
+            p90_ns=times.p90_ns[config],
+        )
+        return ttft.total(self._span.prefill_steps, steps), ttft.mean(self._span.generating_steps, steps)
+
+    def corrected(
         self, results: ResultColumns, gpu: GpuSpec, source: SourcePrediction | None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Final durations (-1 failed) and their sigma. Without a measured source the forward prediction is final."""
@@ -202,14 +219,7 @@ class TracePredictor:
         )
 
     def _request(self, run_id: str, config_id: str, times: compose.StepTimes) -> RequestPredicted:
-        steps = ttft.Steps(
-            place={step: place for place, step in enumerate(times.step.tolist())},
-            value_ns=times.duration_ns[0],
-            p10_ns=times.p10_ns[0],
-            p90_ns=times.p90_ns[0],
-        )
-        first_token = ttft.total(self._span.prefill_steps, steps)
-        per_token = ttft.mean(self._span.generating_steps, steps)
+        first_token, per_token = self.request_times(times, 0)
         no_launch = "a step of it has no launches in the trace"
         return RequestPredicted(
             run_id=run_id,

@@ -445,3 +445,42 @@ class WhatIf(BaseModel):
     coverage: float | None = None
     assumptions: list[str] = []
     bound_by: dict[str, float]
+
+
+class SweepAnswer(BaseModel):
+    value_ms: float
+    p10_ms: float
+    p90_ms: float
+    kernel_time_ms: float
+    bound_by: dict[str, float]
+
+
+class SweepPoint(SweepAnswer):
+    factor: float
+    value: float
+
+
+class NextBottleneck(BaseModel):
+    value: float
+    family: str
+    bound: str
+    was: str
+
+
+class SweptKnob(BaseModel):
+    name: str
+    words: str
+    unit: str
+    stock: float
+    points: list[SweepPoint]
+    elasticity: float | None
+    next: NextBottleneck | None
+    sentence: str
+
+
+class Sweep(BaseModel):
+    gpu: str
+    config_id: str
+    metric: str
+    base: SweepAnswer
+    knobs: list[SweptKnob]

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from services.gateway import answers
 from services.gateway.answers import answer, shape
+from services.gateway.bodies import WhatIfBody
 from services.runtime.engine import Report
 
 LAUNCH_COUNT_LIMIT = 262_144
@@ -42,6 +43,8 @@ class Screens(Protocol):
     def explain(self, run_id: str, config_id: str, task_id: str) -> Report: ...
 
     def compare(self, asked: Sequence[str], base: str | None) -> Report: ...
+
+    def what_if_sweep(self, trace_id: str, config: str) -> Report: ...
 
     def log_lines(self, run_id: str, config_id: str, first: int, count: int) -> Report: ...
 
@@ -78,6 +81,11 @@ def screen_routes(screens: Screens) -> APIRouter:
     def compare(v: Annotated[list[str], Query(max_length=100)], base: str | None = None) -> Response:
         """Two to eight RUN.CONFIG side by side, ratios against the base."""
         return answer(screens.compare(v, base))
+
+    @api.post("/what-if/sweep", responses=shape(answers.Sweep))
+    def what_if_sweep(body: WhatIfBody) -> Response:
+        """Six knobs of a config at nine values each, and which bottleneck moves next."""
+        return answer(screens.what_if_sweep(body.trace, body.config))
 
     @api.get("/runs/{run_id}/log/{config}", responses=shape(answers.LogLines))
     def log(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from cascade_schemas.codec import MalformedEvent, decode, encode
-from cascade_schemas.events import AnyEvent, ArtifactRef, RunCancelled, TraceUploaded
+from cascade_schemas.events import AnyEvent, ArtifactRef, RunCancelled, RunRequested, TraceUploaded
 
 from services.aggregator import queries
 from services.aggregator.reactor import Aggregator
@@ -25,6 +25,7 @@ from services.aggregator.shell import AggregatorShell, Delivered
 from services.aggregator.state_hash import state_hash
 from services.aggregator.store import Store
 from services.ingest import admission
+from services.ingest.live import RECORDED_TYPES, SILENCE_LIMIT_MS, LiveIngest
 from services.ingest.plan import Planner
 from services.ingest.reactor import Ingest
 from services.runtime.artifacts import ArtifactStore
@@ -89,6 +90,7 @@ class LogService:
             if not stored:
                 continue
             worked = True
+            self._note(stored)
             moved = {topic: stored[-1].offset + 1}
             pending: list[AnyEvent] = []
             for answer in self._answers(stored, subscription.read_types):
@@ -100,6 +102,9 @@ class LogService:
             self._next |= moved
         return worked
 
+    def _note(self, stored: Sequence[StoredRecord]) -> None:
+        """For those who must know when something was said."""
+
     def _answers(self, stored: Sequence[StoredRecord], read_types: tuple[str, ...]) -> Iterator[AnyEvent]:
         for one in stored:
             if one.record.headers.get("type") not in read_types:
@@ -108,6 +113,37 @@ class LogService:
             if event is not None:
                 yield from self._reactor.react(event)
         yield from self._reactor.settle()
+
+
+class LiveService(LogService):
+    """Traces that are being recorded, and the clock that ends one whose job has fallen silent."""
+
+    def __init__(self, shell: Embedded) -> None:
+        self._live = LiveIngest()
+        self._started_ms = shell.now_ms()
+        self._heard_ms: dict[str, int] = {}
+        ended = ("TraceCompleted", "TraceRejected")
+        subscriptions = (
+            Subscription("catalog", ended, ended),
+            Subscription("traces", RECORDED_TYPES, RECORDED_TYPES),
+        )
+        super().__init__("live", self._live, subscriptions, shell)
+
+    def step(self) -> bool:
+        worked = super().step()
+        now_ms = self._shell.now_ms()
+        for trace_id in self._live.open_traces():
+            # Nobody could be heard before the start: a server that was down has not been listening.
+            heard_ms = max(self._heard_ms.get(trace_id, 0), self._started_ms)
+            if not worked and now_ms - heard_ms >= SILENCE_LIMIT_MS:
+                self._shell.publish(list(self._live.abandon(trace_id)))
+                worked = True
+        return worked
+
+    def _note(self, stored: Sequence[StoredRecord]) -> None:
+        for one in stored:
+            if one.topic == "traces":
+                self._heard_ms[one.record.key] = one.timestamp_ms
 
 
 class AggregatorService:
@@ -166,6 +202,7 @@ class Embedded:
                 (Subscription("catalog", ended, ended), Subscription("uploads", ("TraceUploaded",))),
                 self,
             ),
+            LiveService(self),
             LogService(
                 "planner",
                 Planner(),
@@ -278,10 +315,17 @@ class Embedded:
 
         Raises UnknownTrace, UnknownGpu, InvalidConfig, BadRequest.
         """
+        return self._what_if.answer(trace_id, self._what_if_request(trace_id, config_text))
+
+    def what_if_sweep(self, trace_id: str, config_text: str) -> queries.Report:
+        """The same for six knobs of the config at nine values each."""
+        return self._what_if.sweep(trace_id, self._what_if_request(trace_id, config_text))
+
+    def _what_if_request(self, trace_id: str, config_text: str) -> RunRequested:
         trace = queries.trace_report(self.store, trace_id)
         if trace["status"] != "complete":
             raise admission.BadRequest(f"trace {trace_id} is {trace['status']}; a what-if needs a complete one")
-        request = admission.run(
+        return admission.run(
             "what-if",
             trace_id,
             [config_text],
@@ -289,7 +333,6 @@ class Embedded:
             simulators=self.simulators,
             source_gpu=trace["source_gpu"],
         )
-        return self._what_if.answer(trace_id, request)
 
     def verify_run(self, run_id: str) -> Verification:
         """Fold the run's events into an empty store and compare state hashes. Raises UnknownRun."""

@@ -29,6 +29,7 @@ class Screens:
         trace_known: Callable[[str], object],
         run_known: Callable[[str], object],
     ) -> None:
+        self._embedded = embedded
         self._store = embedded.store
         self._analytic = AnalyticSimulator(1)
         self._lines = LogLines(reader)
@@ -51,6 +52,12 @@ class Screens:
     def durations(self, run_id: str, config_id: str) -> pa.Table:
         self._run_known(run_id)
         return lanes.durations(self._store, run_id, config_id)
+
+    # --- what if ------------------------------------------------------------------------------------------
+
+    @refusing
+    def what_if_sweep(self, trace_id: str, config: str) -> Report:
+        return self._embedded.what_if_sweep(trace_id, config)
 
     # --- why ----------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from services.aggregator.run_state import ConfigState, result_columns
 from services.aggregator.store import Store
 from services.kernels.work import WorkTable
 from services.kernels.work_of import work_of
+from services.runtime.sweep import Subject, sweep
 from services.simworker.reactor import result_rows
 from services.simworker.simulators.base import KernelSimulator
 
@@ -54,6 +55,19 @@ class WhatIf:
 
     def answer(self, trace_id: str, request: RunRequested) -> Report:
         """request: one config to ask about, and the source GPU's where the trace has one."""
+        return self._report(*self._simulate(trace_id, request))
+
+    def sweep(self, trace_id: str, request: RunRequested) -> Report:
+        """Six knobs at nine values each; request as for `answer`."""
+        prepared, asked, _, source = self._simulate(trace_id, request)
+        subject = Subject(prepared.predictor, prepared.work, asked.gpu, source)
+        report = sweep(subject, self._simulators["analytic"])
+        return report | {"gpu": asked.label, "config_id": asked.config_id}
+
+    def _simulate(
+        self, trace_id: str, request: RunRequested
+    ) -> tuple[_Prepared, RunConfig, ConfigState, SourcePrediction | None]:
+        """The config asked about, simulated, and what the source GPU says for correction."""
         with self._lock:
             prepared = self._prepare(trace_id)
             if not prepared.is_source_known:
@@ -63,11 +77,11 @@ class WhatIf:
                     prepared.is_source_known = True
         asked = next(config for config in request.configs if config.is_requested)
         state = self._simulated(prepared, asked)
-        source_prediction_now = prepared.source
-        if source_prediction_now is None and asked.gpu.gpu == prepared.predictor.started.source_gpu:
+        reference = prepared.source
+        if reference is None and asked.gpu.gpu == prepared.predictor.started.source_gpu:
             # The source itself is asked about: it is its own reference, as in a run.
-            source_prediction_now = source_prediction(state, prepared.predictor)
-        return self._report(prepared, asked, state, source_prediction_now)
+            reference = source_prediction(state, prepared.predictor)
+        return prepared, asked, state, reference
 
     def _prepare(self, trace_id: str) -> _Prepared:
         prepared = self._prepared.get(trace_id)

@@ -46,6 +46,7 @@ COMPOSITION = {
     "services/runtime/served.py",
     "services/runtime/screens.py",
     "services/runtime/receipt.py",
+    "services/runtime/sweep.py",
     "services/cli.py",
     "services/start.py",
 }

@@ -143,7 +143,7 @@ def test_the_description_lists_every_route(client):
         "/api/runs/{run_id}/log/{config}", "/api/runs/{run_id}/events", "/api/runs/{run_id}/perfetto", "/api/sql",
         "/api/what-if", "/api/traces/{trace_id}/layout", "/api/traces/{trace_id}/launches",
         "/api/runs/{run_id}/durations/{config}", "/api/runs/{run_id}/log/{config}/search",
-        "/api/runs/{run_id}/configs/{config}/tasks/{task}/explain", "/api/compare",
+        "/api/runs/{run_id}/configs/{config}/tasks/{task}/explain", "/api/compare", "/api/what-if/sweep",
     } == set(paths)  # fmt: skip
 
 

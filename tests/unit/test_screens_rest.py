@@ -145,3 +145,49 @@ def test_a_million_lines_are_read_by_number_and_searched(page):
         page.get(f"{path}/search", q="cycle 12", limit=1, **{"from": some["next"]})["matches"][0]["line"]
         == some["next"]
     )
+
+
+# --- what if --------------------------------------------------------------------------------------------------------
+
+
+def swept(page, config):
+    response = page.client.post("/api/what-if/sweep", json={"trace": page.trace_id, "config": config})
+    assert response.status_code == 200, response.text
+    return answers.Sweep.model_validate(response.json())
+
+
+def test_a_sweep_passes_through_what_a_what_if_and_a_run_say(page):
+    found = swept(page, "h100_sxm")
+    run = page.get(f"/api/runs/{page.run_id}")
+    (config,) = [config for config in run["configs"] if config["gpu"] == "h100_sxm"]
+    assert found.metric == "tpot"
+    assert found.base.value_ms == config["tpot_ms"]["value"]
+    assert (found.base.p10_ms, found.base.p90_ms) == (config["tpot_ms"]["p10"], config["tpot_ms"]["p90"])
+    assert [knob.name for knob in found.knobs] == [
+        "sm",
+        "clock_ghz",
+        "tensor_tflops",
+        "dram_gbps",
+        "l2_mb",
+        "link_gbps",
+    ]
+    for knob in found.knobs:
+        assert [round(point.factor, 3) for point in knob.points] == [0.25, 0.354, 0.5, 0.707, 1, 1.414, 2, 2.828, 4]
+        assert knob.points[4].value == knob.stock
+        times = [point.value_ms for point in knob.points]
+        assert times == sorted(times, reverse=True), f"more of {knob.name} is never slower"
+        assert knob.sentence
+    asked = page.client.post(
+        "/api/what-if", json={"trace": page.trace_id, "config": f"h100_sxm:dram_gbps={found.knobs[3].points[6].value}"}
+    ).json()
+    assert found.knobs[3].points[6].value_ms == asked["tpot_ms"]["value"]
+
+
+def test_a_chip_without_a_link_has_no_link_to_turn(page):
+    link = swept(page, "l4").knobs[5]
+    assert link.points == []
+    assert "no link" in link.sentence
+
+
+def test_a_knob_without_effect_says_so(page):
+    assert "no kernel here is limited by link" in swept(page, "h100_sxm").knobs[5].sentence
