@@ -1,0 +1,164 @@
+import type { Order } from './order'
+
+/** Launches per bucket of the finest level; each level's buckets hold four times as many as those of the one below. */
+export const FINEST = 16
+export const STEP = 4
+
+/**
+ * A lane at coarser and coarser levels. What is drawn from it hides nothing: a bucket knows how many launches it has, how
+ * long they are together, the longest of them and which one that is, and the class most of the time goes to.
+ */
+export interface Level {
+  readonly size: number
+  readonly busy: Float64Array
+  readonly longest: Float32Array
+  /** Position of the longest launch. */
+  readonly argmax: Uint32Array
+  /** Class (colour) with the most time. */
+  readonly dominant: Uint8Array
+  /** Share of launches not simulated yet, 0 to 255. */
+  readonly pending: Uint8Array
+}
+
+export interface PyramidInput {
+  readonly order: Order
+  /** ns per task, or per position where measured. */
+  readonly durationOf: DurationOf
+  /** Colour class per task, below 32. */
+  readonly classOf: Uint8Array
+  /** 1: this task has no result yet. */
+  readonly isPending: Uint8Array
+}
+
+export interface DurationOf {
+  readonly byTask: Float64Array | null
+  readonly byPosition: Float64Array | null
+}
+
+export const CLASSES = 32
+// From this size on buckets keep the time of each class, so that coarser ones add up exactly.
+const EXACT_FROM = 256
+
+/** All levels of one lane, finest first. */
+export function pyramid(input: PyramidInput, first: number, last: number): readonly Level[] {
+  const levels: Level[] = []
+  let classes: Float64Array | null = null
+  for (let size = FINEST; levels.length === 0 || (last - first) / size > 1; size *= STEP) {
+    const below = levels.at(-1)
+    if (below === undefined || size <= EXACT_FROM) {
+      const made = fromLaunches(input, first, last, size)
+      levels.push(made.level)
+      classes = made.classes
+    } else if (classes !== null) {
+      const made = fromBelow(below, classes)
+      levels.push(made.level)
+      classes = made.classes
+    }
+  }
+  return levels
+}
+
+function emptyLevel(size: number, count: number): Level {
+  return {
+    size,
+    busy: new Float64Array(count),
+    longest: new Float32Array(count),
+    argmax: new Uint32Array(count),
+    dominant: new Uint8Array(count),
+    pending: new Uint8Array(count),
+  }
+}
+
+function fromLaunches(input: PyramidInput, first: number, last: number, size: number): { level: Level; classes: Float64Array | null } {
+  const { order, durationOf, classOf, isPending } = input
+  const { byTask, byPosition } = durationOf
+  const { task } = order
+  const count = Math.ceil((last - first) / size)
+  const level = emptyLevel(size, count)
+  const isExact = size >= EXACT_FROM
+  const classes = isExact ? new Float64Array(count * CLASSES) : null
+  const sums = new Float64Array(CLASSES)
+  for (let bucket = 0; bucket < count; bucket += 1) {
+    const from = first + bucket * size
+    const to = Math.min(last, from + size)
+    let [busy, longest, argmax, waiting] = [0, -1, from, 0]
+    sums.fill(0)
+    for (let position = from; position < to; position += 1) {
+      const which = task[position] ?? 0
+      const raw = (byPosition === null ? byTask?.[which] : byPosition[position]) ?? 0
+      const duration = raw > 0 ? raw : 0
+      busy += duration
+      const kind = classOf[which] ?? 0
+      sums[kind] = (sums[kind] ?? 0) + duration
+      if (duration > longest) {
+        longest = duration
+        argmax = position
+      }
+      waiting += isPending[which] ?? 0
+    }
+    level.busy[bucket] = busy
+    level.longest[bucket] = longest
+    level.argmax[bucket] = argmax
+    level.dominant[bucket] = largest(sums, 0)
+    level.pending[bucket] = Math.round((255 * waiting) / (to - from))
+    classes?.set(sums, bucket * CLASSES)
+  }
+  return { level, classes }
+}
+
+function fromBelow(below: Level, classesBelow: Float64Array): { level: Level; classes: Float64Array } {
+  const count = Math.ceil(below.busy.length / STEP)
+  const level = emptyLevel(below.size * STEP, count)
+  const classes = new Float64Array(count * CLASSES)
+  for (let bucket = 0; bucket < count; bucket += 1) {
+    const from = bucket * STEP
+    const to = Math.min(below.busy.length, from + STEP)
+    let [busy, longest, argmax, waiting] = [0, -1, 0, 0]
+    for (let child = from; child < to; child += 1) {
+      busy += below.busy[child] ?? 0
+      if ((below.longest[child] ?? 0) > longest) {
+        longest = below.longest[child] ?? 0
+        argmax = below.argmax[child] ?? 0
+      }
+      waiting += below.pending[child] ?? 0
+      for (let kind = 0; kind < CLASSES; kind += 1) {
+        const at = bucket * CLASSES + kind
+        classes[at] = (classes[at] ?? 0) + (classesBelow[child * CLASSES + kind] ?? 0)
+      }
+    }
+    level.busy[bucket] = busy
+    level.longest[bucket] = longest
+    level.argmax[bucket] = argmax
+    level.dominant[bucket] = largest(classes, bucket * CLASSES)
+    level.pending[bucket] = Math.round(waiting / (to - from))
+  }
+  return { level, classes }
+}
+
+function largest(sums: Float64Array, offset: number): number {
+  let best = 0
+  for (let kind = 1; kind < CLASSES; kind += 1) if ((sums[offset + kind] ?? 0) > (sums[offset + best] ?? 0)) best = kind
+  return best
+}
+
+/** The coarsest level that still has two buckets a pixel; null: draw the launches themselves. */
+export function levelFor(levels: readonly Level[], launchesPerPixel: number): Level | null {
+  return levels.findLast(({ size }) => size * 2 <= launchesPerPixel) ?? null
+}
+
+/** Share of launches that match, per bucket and level; shared by all configs, whose positions are the same. */
+export function matchLevels(order: Order, isMatch: Uint8Array, first: number, last: number, levels: readonly Level[]): readonly Uint8Array[] {
+  return levels.map(({ size, busy }) => {
+    const found = new Uint8Array(busy.length)
+    for (let bucket = 0; bucket < busy.length; bucket += 1) {
+      const to = Math.min(last, first + (bucket + 1) * size)
+      for (let position = first + bucket * size; position < to; position += 1) {
+        if (isMatch[order.task[position] ?? 0] === 1) {
+          found[bucket] = 1
+          break
+        }
+      }
+    }
+    return found
+  })
+}
