@@ -153,6 +153,12 @@ def is_record_stream(head: bytes) -> bool:
 
 def read_stream(source: Path | bytes) -> Iterator[Record]:
     """Records in the order they were appended, as far as they are whole. Raises MalformedRecording where none is."""
+    for records in read_batches(source):
+        yield from records
+
+
+def read_batches(source: Path | bytes) -> Iterator[list[Record]]:
+    """As `read_stream`, by what was appended together."""
     try:
         opened = pa.OSFile(str(source)) if isinstance(source, Path) else pa.BufferReader(source)
         reader = pa.ipc.open_stream(opened)
@@ -169,5 +175,4 @@ def read_stream(source: Path | bytes) -> Iterator[Record]:
                 batch.validate(full=True)
             except (StopIteration, pa.ArrowInvalid, OSError):
                 return  # the end, or the place where the writer was killed
-            for row in batch.to_pylist():
-                yield Record(row["topic"], row["key"], dict(row["headers"]), row["value"])
+            yield [Record(row["topic"], row["key"], dict(row["headers"]), row["value"]) for row in batch.to_pylist()]

@@ -21,6 +21,7 @@ Z90 = 1.2815515655446004  # standard normal quantile of 0.9
 HOST_NOT_MEASURED = "host_not_measured"
 HOST_ISSUE_ASSUMED = "host_issue_assumed_in_p90"
 MISSING_RANKS_EQUAL = "missing_ranks_assumed_equal"
+PROFILED_STEPS_STAND_FOR_ALL = "profiled_steps_stand_for_all"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,16 @@ class SourcePrediction:
     measured_ns: NDArray[np.int64]  # per task; -1 none
 
 
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One traced step, as composition sees it."""
+
+    launches: NDArray[np.float64]  # per task
+    overlap: float
+    gap_ns: int
+    host_issue_ns: int  # 0 where the trace measured its gaps
+
+
 def source_prediction(config: ConfigState, predictor: TracePredictor) -> SourcePrediction:
     results = result_columns(config, predictor.columns.task_ids)
     return SourcePrediction(config.config.gpu, results.duration_ns, predictor.measured(results.family))
@@ -64,7 +74,8 @@ class TracePredictor:
         self._is_measured = self.columns.is_measured
         first_rank = min((rank for rank, _ in trace.steps), default=0)
         self.steps = [step for (rank, _), step in sorted(trace.steps.items()) if rank == first_rank]
-        self._span = ttft.measured_request(self.steps, self.started.prompts)
+        assert trace.completed is not None
+        self._span = ttft.measured_request(self.steps, self.started.prompts or trace.completed.prompts)
 
     def measured(self, family: NDArray[np.object_]) -> NDArray[np.int64]:
         """Median measured time per task; families say which tasks are collectives."""
@@ -113,6 +124,17 @@ class TracePredictor:
         )
         yield self._request(run_id, config_id, times)
         yield self._accuracy(run_id, config, results, measured_ns, final_ns, source)
+
+    def step_row(self, step: int) -> StepRow:
+        """What one step is made of, on the rank that is listed first."""
+        row = int(np.flatnonzero(self._layout.row_step == step)[0])
+        host_issue_ns = int(self._layout.eager_count[row]) * self._gaps.host_issue_ns
+        return StepRow(
+            launches=self._layout.counts[row],
+            overlap=float(self._layout.overlap[row]),
+            gap_ns=int(self._layout.gap_ns[row]),
+            host_issue_ns=host_issue_ns if self._layout.traced_gap_ns[row] < 0 else 0,
+        )
 
     def step_times(
         self,
@@ -280,6 +302,8 @@ class TracePredictor:
             found.append(compose.HOST_ISSUE_ASSUMED)
         if self.started.world_size > self.started.rank_count:
             found.append(compose.MISSING_RANKS_EQUAL)
+        if any(not step.is_profiled for step in self.steps):
+            found.append(compose.PROFILED_STEPS_STAND_FOR_ALL)
         return tuple(found)
 
     def _infeasible(self, gpu: GpuSpec) -> str:

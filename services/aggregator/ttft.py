@@ -27,14 +27,16 @@ class Span:
 def measured_request(steps: Sequence[StepTraced], prompts: Sequence[int]) -> Span:
     """The request with the most prompt tokens (the first of equals), and the steps of its prefill and afterwards.
 
-    steps: of one rank, in order.
+    steps: of one rank, in order. prompts: tokens per request; 0 where the request began before the trace.
     """
     ran = [step for step in steps if step.phase != "empty"]
-    if any(step.request_indexes for step in ran):
-        return _of_reconstructed(ran, prompts)
-    prefills = [step for step in ran if step.phase == "prefill"]
-    generating = tuple(step.step for step in ran if step.phase in GENERATING)
+    if any(prompts) and any(step.request_indexes for step in ran):
+        return _of_known_requests(steps, ran, prompts)
+    prefills = [step for step in ran if step.phase == "prefill" and step.is_profiled]
+    generating = tuple(step.step for step in ran if step.phase in GENERATING and step.is_profiled)
     tpot_reason = "" if generating else "the trace has no decode step"
+    if any(step.request_indexes for step in ran):
+        return Span(-1, None, (), generating, "every request began before the trace", tpot_reason)
     if len(prefills) == 1 and prefills[0].context_requests <= 1:
         first = prefills[0]
         after = tuple(index for index in generating if index > first.step)
@@ -46,23 +48,38 @@ def measured_request(steps: Sequence[StepTraced], prompts: Sequence[int]) -> Spa
     return Span(-1, None, (), generating, ttft_reason=reason, tpot_reason=tpot_reason)
 
 
-def _of_reconstructed(ran: Sequence[StepTraced], prompts: Sequence[int]) -> Span:
+def _of_known_requests(steps: Sequence[StepTraced], ran: Sequence[StepTraced], prompts: Sequence[int]) -> Span:
     request = max(range(len(prompts)), key=lambda index: (prompts[index], -index))
     prefill: list[int] = []
-    done_tokens = 0
+    done_tokens = 0  # a prefix found in the cache included: it is in the first chunk's KV
     for step in ran:
-        for index, new_tokens in zip(step.request_indexes, step.q_lengths, strict=True):
+        for index, kv in zip(step.request_indexes, step.kv_lengths, strict=True):
             if index == request and done_tokens < prompts[request]:
                 prefill.append(step.step)
-                done_tokens += new_tokens
+                done_tokens = kv
     if done_tokens < prompts[request]:
         return Span(
             request, prompts[request], (), (), "the trace ends before this request's prefill", "no step follows"
         )
-    after = tuple(step.step for step in ran if step.step > prefill[-1] and step.phase in GENERATING)
+    after = tuple(
+        step.step for step in ran if step.step > prefill[-1] and step.phase in GENERATING and step.is_profiled
+    )
     # From the first step of the request to the one that ends its prefill, those between included: the engine ran them.
     span = tuple(step.step for step in ran if prefill[0] <= step.step <= prefill[-1])
-    return Span(request, prompts[request], span, after, tpot_reason="" if after else "no step follows the first token")
+    ttft_reason = ""
+    if any(prefill[0] <= step.step <= prefill[-1] and not step.is_profiled for step in ran):
+        ttft_reason = "no profiler ran during a step of this request's prefill"
+    elif _has_gap(steps, prefill[0], prefill[-1]):
+        ttft_reason = "a step of this request's prefill was dropped while tracing"
+    tpot_reason = "" if after else "no step follows the first token"
+    return Span(request, prompts[request], () if ttft_reason else span, after, ttft_reason, tpot_reason)
+
+
+def _has_gap(steps: Sequence[StepTraced], first: int, last: int) -> bool:
+    """Whether a step is missing between these two, or right before them: it may have held an earlier chunk."""
+    present = {step.step for step in steps}
+    before = {first - 1} if first > min(present) else set()
+    return not before | set(range(first, last + 1)) <= present
 
 
 @dataclass(frozen=True, slots=True)

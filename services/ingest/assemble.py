@@ -307,7 +307,7 @@ def assemble(
     ranks = _ranks(raws)
     offsets, origin_unix_ns = _offsets(joints)
     quality = _merged_quality([raw.quality for raw in raws])
-    tasks = _TaskTable()
+    tasks = TaskTable()
     steps: list[ImportedStep] = []
     parts: list[ImportedLaunches] = []
     world_size = max([raw.world_size or 1 for raw in raws] + [len(raws)])
@@ -358,13 +358,13 @@ def _assembled_rank(
     rank: int,
     offset_ns: int,
     first_step: int,
-    tasks: _TaskTable,
+    tasks: TaskTable,
     prompts: Lengths,
     world_size: int,
     quality: QualityReport,
 ) -> tuple[str, list[ImportedStep], ImportedLaunches]:
     raw, gpu = joint.raw, joint.gpu
-    _measure_quality(joint, quality)
+    measure_quality(joint, quality)
     found = find_steps(raw.annotations)
     has_call = joint.call >= 0
     host_ns = _at(raw.calls.start_ns, joint.call)
@@ -405,7 +405,7 @@ def _assembled_rank(
 def _recovered(
     launches: ImportedLaunches,
     steps: Sequence[ImportedStep],
-    tasks: _TaskTable,
+    tasks: TaskTable,
     model: ModelSpec | None,
     world_size: int,
 ) -> NDArray[np.int32]:
@@ -431,7 +431,7 @@ def _recovered(
     return task
 
 
-def _adopted(launches: ImportedLaunches, task: NDArray[np.int32], tasks: _TaskTable) -> NDArray[np.int32]:
+def _adopted(launches: ImportedLaunches, task: NDArray[np.int32], tasks: TaskTable) -> NDArray[np.int32]:
     """Kernels launched before the window have no op. Where every launch of the same configuration inside the window is
     one task, they are that task too; not so for attention, whose work depends on the step.
     """
@@ -449,7 +449,7 @@ def _adopted(launches: ImportedLaunches, task: NDArray[np.int32], tasks: _TaskTa
     return adopted
 
 
-def _compacted(task: NDArray[np.int32], tasks: _TaskTable) -> NDArray[np.int32]:
+def _compacted(task: NDArray[np.int32], tasks: TaskTable) -> NDArray[np.int32]:
     """Drop tasks that no launch has any more; the others keep their order of first launch."""
     used, first, inverse = np.unique(task, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
@@ -464,7 +464,7 @@ def _derived_rank(
     rank: int,
     offset_ns: int,
     first_step: int,
-    tasks: _TaskTable,
+    tasks: TaskTable,
     prompts: Lengths,
     world_size: int,
     model: ModelSpec | None,
@@ -557,7 +557,7 @@ _ATTENTION = frozenset(
 )  # fmt: skip
 
 
-class _TaskTable:
+class TaskTable:
     """Tasks of all ranks, each once."""
 
     def __init__(self) -> None:
@@ -735,7 +735,8 @@ _CLOCK_TOLERANCE_NS = 1_000_000  # host and device clocks are aligned by interpo
 _LONG_OVERRUN_NS = 100_000  # programmatic dependent launch overlaps by microseconds
 
 
-def _measure_quality(joint: Joined, quality: QualityReport) -> None:
+def measure_quality(joint: Joined, quality: QualityReport) -> None:
+    """Count what is odd about the rows, and cut durations that cannot be."""
     raw, gpu = joint.raw, joint.gpu
     kernels = np.flatnonzero(gpu.is_kernel)
     call = joint.call[kernels]
@@ -785,17 +786,23 @@ _SECRET = re.compile(
 )
 
 
-def _redact(tasks: _TaskTable, steps: list[ImportedStep], quality: QualityReport) -> None:
+def _redact(tasks: TaskTable, steps: list[ImportedStep], quality: QualityReport) -> None:
     """Names are the only free text kept; one that carries a secret is withheld."""
-    for index, task in enumerate(tasks.tasks):
-        quality.redacted_count += sum(_SECRET.search(text) is not None for text in (task.op, task.signature.name))
-        if _SECRET.search(task.op) or _SECRET.search(task.signature.name):
-            clean = task.signature.model_copy(update={"name": _SECRET.sub("(withheld)", task.signature.name)})
-            tasks.tasks[index] = task.model_copy(update={"op": _SECRET.sub("(withheld)", task.op), "signature": clean})
+    tasks.tasks = [redacted(task, quality) for task in tasks.tasks]
     for index, step in enumerate(steps):
         if _SECRET.search(step.annotation):
             quality.redacted_count += 1
             steps[index] = replace(step, annotation=_SECRET.sub("(withheld)", step.annotation))
+
+
+def redacted(task: KernelTask, quality: QualityReport) -> KernelTask:
+    """The task without what looks like a secret in its names."""
+    found = sum(_SECRET.search(text) is not None for text in (task.op, task.signature.name))
+    if not found:
+        return task
+    quality.redacted_count += found
+    clean = task.signature.model_copy(update={"name": _SECRET.sub("(withheld)", task.signature.name)})
+    return task.model_copy(update={"op": _SECRET.sub("(withheld)", task.op), "signature": clean})
 
 
 # Ranks and clocks

@@ -10,8 +10,11 @@ from enum import StrEnum
 from typing import Literal
 
 import numpy as np
+from cascade_schemas.gpu import load_gpu, match_device
 from cascade_schemas.task import KernelTask, Lengths
 from numpy.typing import NDArray
+
+ROWS_PER_EVENT = 4096  # launches said together
 
 Provenance = Literal["measured", "recorded-on-cpu", "synthesized"]
 
@@ -106,3 +109,18 @@ class ImportedTrace:
     steps: list[ImportedStep]
     quality: QualityReport
     prompts: Lengths = ()  # prompt tokens per request, where known
+
+
+def source_gpu_of(said: str | None, metadata: TraceMetadata) -> str | None:
+    """The id of the GPU a trace was measured on: as the user said it, else as the device describes itself."""
+    if metadata.provenance == "recorded-on-cpu":
+        return None
+    if said is not None:
+        return load_gpu(said).gpu
+    matched = match_device(
+        metadata.gpu_name,
+        sm_count=metadata.sm_count,
+        dram_bytes=metadata.dram_bytes,
+        compute_capability=metadata.compute_capability,
+    )
+    return None if matched is None else matched.gpu

@@ -23,14 +23,12 @@ from cascade_schemas.events import (
     TraceStarted,
     TraceUploaded,
 )
-from cascade_schemas.gpu import load_gpu, match_device
 from numpy.typing import NDArray
 
-from services.ingest.imported import ImportedLaunches, ImportedTrace, TraceMetadata
+from services.ingest.imported import ROWS_PER_EVENT, ImportedLaunches, ImportedTrace, source_gpu_of
 from services.ingest.importers import TraceRejected as CannotImport
 from services.ingest.importers import import_trace
-
-ROWS_PER_EVENT = 4096
+from services.ingest.importers.record_stream import events_of_streams, is_recorded
 
 OpenArtifacts = Callable[[Sequence[ArtifactRef]], AbstractContextManager[list[Path]]]
 """Gives artifacts as files that bear their original names (ranks are told apart by them)."""
@@ -51,6 +49,9 @@ class Ingest:
             yield ArtifactStored(trace_id=event.trace_id, artifact=artifact, kind="profile")
         try:
             with self._open_artifacts(event.artifacts) as paths:
+                if is_recorded(paths):
+                    yield from events_of_streams(event, paths)
+                    return
                 imported = import_trace(paths, model=event.model, source_gpu=event.source_gpu, prompts=event.prompts)
         except CannotImport as rejection:
             yield TraceRejected(trace_id=event.trace_id, name=event.name, reason=str(rejection))
@@ -69,7 +70,7 @@ def events_of(upload: TraceUploaded, imported: ImportedTrace) -> Iterator[AnyEve
     """A trace as facts: what it is, distinct work first, then steps, then every launch."""
     trace_id, metadata = upload.trace_id, imported.metadata
     notes = list(imported.quality.notes)
-    source_gpu = _source_gpu(upload, metadata)
+    source_gpu = source_gpu_of(upload.source_gpu, metadata)
     if source_gpu is None and metadata.provenance == "measured":
         said = f"calls its GPU {metadata.gpu_name!r}" if metadata.gpu_name else "does not name its GPU"
         notes.append(f"The file {said}; pass --source-gpu ID so that measured times can be used.")
@@ -129,20 +130,6 @@ def events_of(upload: TraceUploaded, imported: ImportedTrace) -> Iterator[AnyEve
         launchless_count=imported.quality.launchless_count,
         quality=quality,
     )
-
-
-def _source_gpu(upload: TraceUploaded, metadata: TraceMetadata) -> str | None:
-    if metadata.provenance == "recorded-on-cpu":
-        return None
-    if upload.source_gpu is not None:
-        return load_gpu(upload.source_gpu).gpu
-    matched = match_device(
-        metadata.gpu_name,
-        sm_count=metadata.sm_count,
-        dram_bytes=metadata.dram_bytes,
-        compute_capability=metadata.compute_capability,
-    )
-    return None if matched is None else matched.gpu
 
 
 def signature_count(imported: ImportedTrace) -> int:

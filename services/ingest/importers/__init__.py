@@ -51,6 +51,8 @@ def import_trace(
         raise TraceRejected("no file was given: name at least one trace file")
     try:
         formats = [sniff(read_head(path)) for path in paths]
+        if Format.RECORD_STREAM in formats:
+            raise TraceRejected("what Cascade's profiler recorded is imported without other files beside it")
         if Format.SYNTHESIS in formats:
             if len(paths) > 1:
                 raise TraceRejected("a workload to synthesize stands alone: give it without other files")

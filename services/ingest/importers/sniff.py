@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from cascade_schemas.recording import is_record_stream
+
 from services.ingest.importers.ncu_csv import is_ncu
 from services.ingest.importers.nsys_csv import is_gpu_trace, is_kernel_sum
 from services.ingest.importers.rejection import TraceRejected
@@ -19,13 +21,15 @@ class Format(StrEnum):
     NSYS_KERNEL_SUM = "nsys-kernel-sum-csv"
     NCU = "ncu-csv"
     SYNTHESIS = "synthesis"  # our own: a workload to make a trace of
+    RECORD_STREAM = "cascade-trace"  # our own: what the profiler SDK wrote
 
 
 _PREAMBLE_LINES_LIMIT = 200
 _LINE_LIMIT = 100_000
 
 _ACCEPTED = (
-    "Cascade reads Kineto JSON of torch.profiler, Nsight Systems SQLite (`nsys export --type sqlite`), "
+    "Cascade reads what its own profiler recorded, Kineto JSON of torch.profiler, Nsight Systems SQLite"
+    " (`nsys export --type sqlite`), "
     "`nsys stats` CSV (cuda_gpu_trace, cuda_gpu_kern_sum) and `ncu --csv`"
 )
 
@@ -35,6 +39,8 @@ def sniff(head: bytes) -> Format:
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n\0")
     if not text:
         raise TraceRejected("the file is empty: record again and wait until the profiler has written it")
+    if is_record_stream(head):
+        return Format.RECORD_STREAM
     if head.startswith(b"SQLite format 3\0"):
         return Format.NSYS_SQLITE
     if text[:64].replace(b" ", b"").startswith(b'{"cascade_synthesis":'):

@@ -1,0 +1,150 @@
+"""Launches and ops as collectors deliver them, and as the record batches that travel.
+
+A kernel's name, grid and op repeat thousands of times, so a launch names its configuration by a number and each
+configuration is turned into Arrow once a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from cascade_schemas.batches import RECORDED_LAUNCHES, RECORDED_OPS
+
+ROWS_PER_EVENT = 4096
+
+Dims = tuple[int, int, int]
+
+
+class LaunchFacts(NamedTuple):
+    """What many launches have in common."""
+
+    name: str
+    grid: Dims | None = None
+    block: Dims | None = None
+    cluster: Dims | None = None
+    registers: int | None = None
+    shared_memory_bytes: int | None = None
+    op: str | None = None
+    operand_dtypes: tuple[str, ...] | None = None  # the profiler's words
+    operand_shapes: tuple[tuple[int, ...], ...] | None = None
+    moved_bytes: int | None = None  # copies: one way
+    is_kernel: bool = True
+    collective: str | None = None
+    collective_in: int | None = None
+    collective_out: int | None = None
+    collective_dtype: str | None = None
+    group_size: int | None = None
+
+
+class OpFacts(NamedTuple):
+    """What many calls of an op have in common."""
+
+    name: str
+    operand_dtypes: tuple[str, ...]
+    operand_shapes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(slots=True)
+class Launches:
+    """Launches of one step in order of start; columns of one length. Times in ns from the trace's start."""
+
+    facts: list[LaunchFacts] = field(default_factory=list)  # each once
+    fact: list[int] = field(default_factory=list)  # index into `facts`
+    start_ns: list[int] = field(default_factory=list)
+    duration_ns: list[int] = field(default_factory=list)
+    stream: list[int] = field(default_factory=list)
+    graph: list[int | None] = field(default_factory=list)  # correlation id of the graph launch
+    graph_node: list[int | None] = field(default_factory=list)
+    host_launch_ns: list[int | None] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.fact)
+
+
+@dataclass(slots=True)
+class Ops:
+    """Framework ops of one step in order of start; columns of one length."""
+
+    facts: list[OpFacts] = field(default_factory=list)
+    fact: list[int] = field(default_factory=list)
+    start_ns: list[int] = field(default_factory=list)
+    duration_ns: list[int] = field(default_factory=list)
+    thread: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.fact)
+
+
+_LAUNCH_BYTES = 96  # of one row in a batch, and of its lists' slots before it is one
+_OP_BYTES = 80
+
+
+def size_bytes(rows: Launches | Ops) -> int:
+    """About what the rows occupy while they wait."""
+    each = _LAUNCH_BYTES if isinstance(rows, Launches) else _OP_BYTES
+    return len(rows) * each + 512 * len(rows.facts)
+
+
+def launch_batches(rows: Launches, first_seq: int, step: int | None) -> Iterator[pa.RecordBatch]:
+    """The rows as batches of RECORDED_LAUNCHES; `first_seq` is the sequence number of the first."""
+    for first in range(0, len(rows), ROWS_PER_EVENT):
+        part = slice(first, first + ROWS_PER_EVENT)
+        facts, indices = _used(rows.facts, rows.fact[part])
+        count = len(indices)
+        columns = {
+            "seq": pa.array(range(first_seq + first, first_seq + first + count), type=pa.int64()),
+            "start_ns": pa.array(rows.start_ns[part], type=pa.int64()),
+            "duration_ns": pa.array(rows.duration_ns[part], type=pa.int64()),
+            "stream": pa.array(rows.stream[part], type=pa.int32()),
+            "step": pa.repeat(pa.scalar(step, type=pa.int32()), count),
+            "graph": pa.array(rows.graph[part], type=pa.int64()),
+            "graph_node": pa.array(rows.graph_node[part], type=pa.int64()),
+            "host_launch_ns": pa.array(rows.host_launch_ns[part], type=pa.int64()),
+        }
+        yield _batch(RECORDED_LAUNCHES, columns, facts, indices)
+
+
+def op_batches(rows: Ops, first_seq: int, step: int | None) -> Iterator[pa.RecordBatch]:
+    """The rows as batches of RECORDED_OPS."""
+    for first in range(0, len(rows), ROWS_PER_EVENT):
+        part = slice(first, first + ROWS_PER_EVENT)
+        facts, indices = _used(rows.facts, rows.fact[part])
+        count = len(indices)
+        columns = {
+            "seq": pa.array(range(first_seq + first, first_seq + first + count), type=pa.int64()),
+            "start_ns": pa.array(rows.start_ns[part], type=pa.int64()),
+            "duration_ns": pa.array(rows.duration_ns[part], type=pa.int64()),
+            "thread": pa.array(rows.thread[part], type=pa.int64()),
+            "step": pa.repeat(pa.scalar(step, type=pa.int32()), count),
+        }
+        yield _batch(RECORDED_OPS, columns, facts, indices)
+
+
+def _batch(schema: pa.Schema, columns: dict[str, pa.Array], facts: Sequence[Any], indices: pa.Array) -> pa.RecordBatch:
+    arrays = []
+    for one in schema:
+        if one.name in columns:
+            arrays.append(columns[one.name])
+            continue
+        values = [getattr(fact, one.name) for fact in facts]
+        if pa.types.is_dictionary(one.type):
+            arrays.append(_coded(values, indices))
+        else:
+            arrays.append(pa.array(values, type=one.type).take(indices))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _coded(values: Sequence[str | None], indices: pa.Array) -> pa.DictionaryArray:
+    words = {value: place for place, value in enumerate(dict.fromkeys(v for v in values if v is not None))}
+    codes = pa.array([None if value is None else words[value] for value in values], type=pa.int32())
+    return pa.DictionaryArray.from_arrays(codes.take(indices), pa.array(list(words), type=pa.string()))
+
+
+def _used(facts: Sequence[Any], fact: Iterable[int]) -> tuple[list[Any], pa.Array]:
+    """Only the facts that these rows use, and the rows' places among them."""
+    places: dict[int, int] = {}
+    indices = [places.setdefault(index, len(places)) for index in fact]
+    return [facts[index] for index in places], pa.array(indices, type=pa.int32())

@@ -1,0 +1,186 @@
+"""What the profiler SDK sent, as the columns that importers work on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from cascade_schemas.events import StepRecorded
+from numpy.typing import NDArray
+
+from services.ingest.assemble import (
+    Collective,
+    GpuColumns,
+    Ints,
+    Joined,
+    LaunchColumns,
+    LaunchConfig,
+    OpColumns,
+    OpFacts,
+    RawTrace,
+)
+from services.ingest.derive import TracedOp
+from services.ingest.imported import ImportedStep, Phase, QualityReport
+
+_CONFIG = ("name", "grid", "block", "cluster", "registers", "shared_memory_bytes", "moved_bytes", "is_kernel",
+           "collective", "collective_in", "collective_out", "collective_dtype", "group_size")  # fmt: skip
+_OP = ("op", "operand_dtypes", "operand_shapes")
+
+
+def imported_step(step: StepRecorded) -> ImportedStep:
+    """The step with its requests told apart: those whose prompt was not done yet are its context.
+
+    A request that began before the trace has an unknown prompt: more than one new token means it is still in it.
+    """
+    prompts = step.prompt_tokens or (0,) * len(step.request_ids)
+    context = [
+        kv - q < prompt if prompt else q > 1
+        for q, kv, prompt in zip(step.q_lengths, step.kv_lengths, prompts, strict=True)
+    ]
+    context_tokens = sum(q for q, is_context in zip(step.q_lengths, context, strict=True) if is_context)
+    context_requests = sum(context)
+    generation_requests = len(context) - context_requests
+    if context_requests and generation_requests:
+        phase = Phase.MIXED
+    elif context_requests:
+        phase = Phase.PREFILL
+    else:
+        phase = Phase.DECODE if generation_requests else Phase.EMPTY
+    return ImportedStep(
+        phase=phase,
+        start_ns=step.start_ns,
+        duration_ns=step.duration_ns,
+        context_requests=context_requests,
+        context_tokens=context_tokens,
+        generation_requests=generation_requests,
+        generation_tokens=sum(step.q_lengths) - context_tokens,
+        q_lengths=step.q_lengths,
+        kv_lengths=step.kv_lengths,
+        request_indexes=step.request_ids,
+        rank=step.rank,
+    )
+
+
+def joined_rows(rows: pa.RecordBatch) -> Joined:
+    """RECORDED_LAUNCHES as rows whose launches and ops have been found: the SDK did so where they were recorded."""
+    config, configs = _distinct(rows, _CONFIG)
+    op, ops = _distinct(rows, _OP)
+    is_kernel = np.asarray(rows.column("is_kernel"), dtype=np.bool_)
+    count = rows.num_rows
+    host_ns = _integers(rows, "host_launch_ns")
+    has_host = host_ns >= 0
+    empty = np.empty(0, dtype=np.int64)
+    raw = RawTrace(
+        tool="",
+        gpu=GpuColumns(
+            start_ns=_integers(rows, "start_ns"),
+            duration_ns=_integers(rows, "duration_ns"),
+            device=np.zeros(count, dtype=np.int64),
+            stream=_integers(rows, "stream"),
+            correlation=np.zeros(count, dtype=np.int64),
+            external=np.full(count, -1, dtype=np.int64),
+            config=config,
+            is_kernel=is_kernel,
+            graph_node=np.maximum(_integers(rows, "graph_node"), 0),
+        ),
+        calls=LaunchColumns(host_ns[has_host], *[np.zeros(int(has_host.sum()), dtype=np.int64)] * 5),
+        op_rows=OpColumns(empty, empty, empty, empty, empty),
+        annotations=[],
+        configs=[_config(row) for row in configs],
+        apis=["recorded"],
+        ops=[_op_facts(row) for row in ops],
+        quality=QualityReport(),
+    )
+    has_op = np.array([bool(row["op"]) for row in ops], dtype=bool)
+    return Joined(
+        raw,
+        raw.gpu,
+        np.where(has_host, np.cumsum(has_host) - 1, -1),
+        np.where(has_op[op], op, -1) if count else op,
+        _integers(rows, "graph"),
+        np.zeros(count, dtype=bool),
+        np.zeros(count, dtype=np.int64),
+    )
+
+
+def traced_ops(rows: pa.RecordBatch) -> list[TracedOp]:
+    """RECORDED_OPS in the order derivation wants: by start, parents before their children."""
+    which, found = _distinct(rows, ("name", "operand_dtypes", "operand_shapes"))
+    ops = [
+        TracedOp(
+            row["name"],
+            tuple(tuple(shape) for shape in row["operand_shapes"] or ()),
+            tuple(row["operand_dtypes"] or ()),
+        )
+        for row in found
+    ]
+    start_ns, duration_ns = _integers(rows, "start_ns"), _integers(rows, "duration_ns")
+    order = np.lexsort((-(start_ns + duration_ns), start_ns))
+    return [ops[index] for index in which[order].tolist()]
+
+
+def _integers(rows: pa.RecordBatch, name: str) -> Ints:
+    return np.array(rows.column(name).fill_null(-1), dtype=np.int64)
+
+
+def _distinct(rows: pa.RecordBatch, names: tuple[str, ...]) -> tuple[Ints, list[dict[str, Any]]]:
+    """(per row its number, the distinct rows of these columns in order of first appearance).
+
+    Rows are compared by column first, as numbers: a kernel's name is text of up to 2,000 characters.
+    """
+    codes: list[NDArray[np.int64]] = []
+    for name in names:
+        column = rows.column(name)
+        if pa.types.is_dictionary(column.type):
+            codes.append(np.asarray(column.indices.fill_null(-1), dtype=np.int64))
+        elif pa.types.is_list(column.type):
+            known: dict[object, int] = {}
+            codes.append(
+                np.array([known.setdefault(_frozen(v), len(known)) for v in column.to_pylist()], dtype=np.int64)
+            )
+        else:
+            plain = column.cast(pa.int64()) if not pa.types.is_boolean(column.type) else column.cast(pa.int8())
+            codes.append(np.asarray(plain.fill_null(-1), dtype=np.int64))
+    stacked = np.stack(codes, axis=1) if rows.num_rows else np.empty((0, len(names)), dtype=np.int64)
+    _, first, inverse = np.unique(stacked, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    chosen = rows.select(list(names)).take(pa.array(first[order], type=pa.int64()))
+    return place[inverse.reshape(-1)], chosen.to_pylist()
+
+
+def _frozen(value: object) -> object:
+    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
+
+
+def _config(row: dict[str, Any]) -> LaunchConfig:
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value := row[name], list) else value for name in _CONFIG}
+    collective = None
+    if values["collective"]:
+        collective = Collective(
+            values["collective"],
+            values["collective_in"] or 0,
+            values["collective_out"] or 0,
+            values["collective_dtype"] or "",
+            values["group_size"] or 0,
+        )
+    return LaunchConfig(
+        name=values["name"],
+        grid=values["grid"],
+        block=values["block"],
+        cluster=values["cluster"],
+        registers=values["registers"],
+        shared_memory_bytes=values["shared_memory_bytes"],
+        moved_bytes=values["moved_bytes"],
+        collective=collective,
+        is_copy=not values["is_kernel"],
+    )
+
+
+def _op_facts(row: dict[str, Any]) -> OpFacts:
+    if not row["op"]:
+        return OpFacts("")
+    return OpFacts(row["op"], orjson.dumps([row["operand_shapes"] or [], row["operand_dtypes"] or []]))
