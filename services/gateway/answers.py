@@ -484,3 +484,34 @@ class Sweep(BaseModel):
     metric: str
     base: SweepAnswer
     knobs: list[SweptKnob]
+
+
+class CurvePoint(BaseModel):
+    value_ms: float
+    p10_ms: float
+    p90_ms: float
+    is_extrapolated: bool
+    infeasible: str | None
+
+
+class Curve(BaseModel):
+    gpu: str
+    gpu_name: str
+    config_id: str
+    points: list[CurvePoint]
+
+
+class TracedRange(BaseModel):
+    low: float
+    high: float
+
+
+class Curves(BaseModel):
+    run_id: str
+    axis: str
+    x: list[float]
+    traced: TracedRange
+    step: int
+    requests: int
+    context_tokens: int
+    configs: list[Curve]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import pyarrow as pa
 from fastapi import APIRouter, Query
@@ -17,6 +17,7 @@ from services.runtime.engine import Report
 LAUNCH_COUNT_LIMIT = 262_144
 ARROW = "application/vnd.apache.arrow.stream"
 
+Axis = Literal["context", "batch"]
 First = Annotated[int, Query(alias="from", ge=0, le=2**53)]
 
 
@@ -45,6 +46,8 @@ class Screens(Protocol):
     def compare(self, asked: Sequence[str], base: str | None) -> Report: ...
 
     def what_if_sweep(self, trace_id: str, config: str) -> Report: ...
+
+    def curves(self, run_id: str, axis: Axis) -> Report: ...
 
     def log_lines(self, run_id: str, config_id: str, first: int, count: int) -> Report: ...
 
@@ -86,6 +89,11 @@ def screen_routes(screens: Screens) -> APIRouter:
     def what_if_sweep(body: WhatIfBody) -> Response:
         """Six knobs of a config at nine values each, and which bottleneck moves next."""
         return answer(screens.what_if_sweep(body.trace, body.config))
+
+    @api.get("/runs/{run_id}/curves", responses=shape(answers.Curves))
+    def curves(run_id: str, axis: Axis = "context") -> Response:
+        """A decode step over context or batch on every config, with what was traced marked."""
+        return answer(screens.curves(run_id, axis))
 
     @api.get("/runs/{run_id}/log/{config}", responses=shape(answers.LogLines))
     def log(

@@ -168,6 +168,10 @@ class WorkTable:
     def text(self, name: str) -> Strings:
         return self._texts[name]
 
+    def replaced(self, columns: dict[str, Floats]) -> WorkTable:
+        """With other numbers in some columns."""
+        return WorkTable({**self._numbers, **columns}, self._texts)
+
     def take(self, index: NDArray[np.intp] | NDArray[np.bool_]) -> WorkTable:
         return WorkTable(
             {name: column[index] for name, column in self._numbers.items()},

@@ -29,6 +29,7 @@ from services.ingest.live import RECORDED_TYPES, SILENCE_LIMIT_MS, LiveIngest
 from services.ingest.plan import Planner
 from services.ingest.reactor import Ingest
 from services.runtime.artifacts import ArtifactStore
+from services.runtime.curves import Axis
 from services.runtime.deadletters import dead_letter_of
 from services.runtime.eventlog import EventLog, StoredRecord
 from services.runtime.reactor import Reactor
@@ -320,6 +321,17 @@ class Embedded:
     def what_if_sweep(self, trace_id: str, config_text: str) -> queries.Report:
         """The same for six knobs of the config at nine values each."""
         return self._what_if.sweep(trace_id, self._what_if_request(trace_id, config_text))
+
+    def curves(self, run_id: str, axis: Axis) -> queries.Report:
+        """A decode step over context or batch on the run's configs. Raises UnknownRun, NoCurve, BadRequest."""
+        run = self.store.load_run(run_id)
+        if run is None:
+            raise queries.UnknownRun(f"no run {run_id!r}; `cascade run TRACE --gpu ID` starts one and prints its id")
+        trace_id = run.request.trace_id
+        if queries.trace_status(self.store, trace_id) != "complete":
+            raise admission.BadRequest(f"trace {trace_id} is not complete; curves need a whole one")
+        configs = [config for config in run.request.configs if config.is_requested]
+        return {"run_id": run_id} | self._what_if.curves(trace_id, configs, axis)
 
     def _what_if_request(self, trace_id: str, config_text: str) -> RunRequested:
         trace = queries.trace_report(self.store, trace_id)

@@ -18,6 +18,7 @@ from services.aggregator.export import write_perfetto
 from services.aggregator.jail import Jail, Limits, SqlRefused
 from services.ingest import admission
 from services.runtime.artifacts import UnknownArtifact, UploadTooLarge
+from services.runtime.curves import NoCurve
 from services.runtime.embedded import Embedded
 from services.runtime.engine import ImportOptions, OnProgress, Refused, Report, SqlRows
 from services.runtime.eventlog import StoredRecord
@@ -39,6 +40,7 @@ _MISTAKES = (
     UploadTooLarge,
     SqlRefused,
     Incomparable,
+    NoCurve,
 )
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from services.aggregator import compare as comparison
 from services.aggregator import lanes
 from services.aggregator.lanes import LaunchRows
+from services.runtime.curves import Axis
 from services.runtime.embedded import Embedded
 from services.runtime.engine import Report
 from services.runtime.eventlog import EventLog
@@ -58,6 +59,11 @@ class Screens:
     @refusing
     def what_if_sweep(self, trace_id: str, config: str) -> Report:
         return self._embedded.what_if_sweep(trace_id, config)
+
+    @refusing
+    def curves(self, run_id: str, axis: Axis) -> Report:
+        self._run_known(run_id)
+        return self._embedded.curves(run_id, axis)
 
     # --- why ----------------------------------------------------------------------------------------------
 

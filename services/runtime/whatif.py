@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from cascade_schemas.events import (
     RunRequested,
     StepsPredicted,
 )
+from cascade_schemas.gpu import load_gpu
 
 from services.aggregator.predict import SourcePrediction, TracePredictor, source_prediction
 from services.aggregator.queries import Report, kernel_time, mean_step, step_report
@@ -25,6 +26,7 @@ from services.aggregator.run_state import ConfigState, result_columns
 from services.aggregator.store import Store
 from services.kernels.work import WorkTable
 from services.kernels.work_of import work_of
+from services.runtime.curves import Axis, curves
 from services.runtime.sweep import Subject, sweep
 from services.simworker.reactor import result_rows
 from services.simworker.simulators.base import KernelSimulator
@@ -63,6 +65,18 @@ class WhatIf:
         subject = Subject(prepared.predictor, prepared.work, asked.gpu, source)
         report = sweep(subject, self._simulators["analytic"])
         return report | {"gpu": asked.label, "config_id": asked.config_id}
+
+    def curves(self, trace_id: str, configs: Sequence[RunConfig], axis: Axis) -> Report:
+        """A decode step over context or batch on each config. Raises NoCurve."""
+        with self._lock:
+            prepared = self._prepare(trace_id)
+            started = prepared.predictor.started
+            if not prepared.is_source_known and started.provenance == "measured" and started.source_gpu:
+                gpu = load_gpu(started.source_gpu)
+                config = RunConfig(config_id=gpu.config_id, label=gpu.gpu, gpu=gpu, is_requested=False)
+                prepared.source = source_prediction(self._simulated(prepared, config), prepared.predictor)
+                prepared.is_source_known = True
+        return curves(prepared.predictor, prepared.work, configs, prepared.source, self._simulators["analytic"], axis)
 
     def _simulate(
         self, trace_id: str, request: RunRequested

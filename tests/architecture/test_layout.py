@@ -47,6 +47,7 @@ COMPOSITION = {
     "services/runtime/screens.py",
     "services/runtime/receipt.py",
     "services/runtime/sweep.py",
+    "services/runtime/curves.py",
     "services/cli.py",
     "services/start.py",
 }
