@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -25,7 +26,14 @@ from services.aggregator.store import Store
 
 
 class SqlRefused(ValueError):
-    """The statement is not one that may run here, or failed; one sentence."""
+    """The statement is not one that may run here, or failed; one sentence.
+
+    `details`: the rule that refused it, and the position in its text where that shows, None where it is not one place.
+    """
+
+    def __init__(self, sentence: str, rule: str = "limit", position: int | None = None) -> None:
+        super().__init__(sentence)
+        self.details = {"rule": rule, "position": position}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,7 @@ class Jail:
             process.communicate()
             raise SqlRefused(f"stopped after {limits.wall_s} s; ask for less at once") from error
         if process.returncode != 0:
-            raise SqlRefused(_verdict(process.returncode, err.decode(errors="replace"), limits))
+            raise _verdict(process.returncode, err.decode(errors="replace"), limits)
         with pa.ipc.open_stream(pa.py_buffer(out)) as reader:
             table = reader.read_all()
         return SqlResult(table.slice(0, limits.rows), table.num_rows > limits.rows)
@@ -104,15 +112,18 @@ def vars_of(limits: Limits) -> dict[str, int]:
     return {name: getattr(limits, name) for name in Limits.__dataclass_fields__}
 
 
-def _verdict(code: int, said: str, limits: Limits) -> str:
+def _verdict(code: int, said: str, limits: Limits) -> SqlRefused:
     if code == -24 or "CPU" in said:  # SIGXCPU
-        return f"stopped after {limits.cpu_s} s of computing; ask for less at once"
+        return SqlRefused(f"stopped after {limits.cpu_s} s of computing; ask for less at once", "time")
     lines = [line for line in said.strip().splitlines() if line]
     if code == _REFUSED and lines:
-        return lines[-1]
+        refused = json.loads(lines[-1])
+        return SqlRefused(refused["said"], refused["rule"], refused["position"])
     if "MemoryError" in said or code in (-6, -9, -11) or "bad_alloc" in said:
-        return f"the statement needs more than {limits.memory_bytes >> 20} MiB; ask for less at once"
-    return f"the statement failed: {lines[-1] if lines else f'exit code {code}'}"
+        return SqlRefused(
+            f"the statement needs more than {limits.memory_bytes >> 20} MiB; ask for less at once", "memory"
+        )
+    return SqlRefused(f"the statement failed: {lines[-1] if lines else f'exit code {code}'}", "failure")
 
 
 _REFUSED = 3
@@ -130,14 +141,36 @@ def prisoner() -> None:
         table = _select(request["database"], request["sql"], limits)
     except (duckdb.Error, MemoryError, SqlRefused, pa.ArrowInvalid) as error:
         text = str(error).strip() or type(error).__name__
-        if isinstance(error, MemoryError | duckdb.OutOfMemoryException):
+        details = {"rule": "statement", "position": position_in(request["sql"], text)}
+        if isinstance(error, SqlRefused):
+            details = error.details
+        elif isinstance(error, MemoryError | duckdb.OutOfMemoryException):
             text = f"the statement needs more than {limits.memory_bytes >> 20} MiB; ask for less at once"
-        sys.stderr.write(" ".join(text.split()))
+            details = {"rule": "memory", "position": None}
+        sys.stderr.write(json.dumps({"said": " ".join(text.split()), **details}))
         sys.stderr.flush()
         os._exit(_REFUSED)
     with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as writer:
         writer.write_table(table)
     sys.stdout.buffer.flush()
+
+
+def position_in(sql: str, said: str) -> int | None:
+    """Where the caret under DuckDB's excerpt of the statement points, as an offset in its text."""
+    found = re.search(r"LINE (\d+): (.*)\n( *)\^", said)
+    if found is None:
+        return None
+    lines = sql.splitlines(keepends=True)
+    number, excerpt = int(found[1]), found[2]
+    if number > len(lines):
+        return None
+    column = len(found[3]) - len(f"LINE {number}: ")
+    shown = excerpt.removeprefix("...").removesuffix("...")
+    start = lines[number - 1].find(shown)
+    if start < 0:
+        return None
+    cut = len("...") if excerpt.startswith("...") else 0
+    return sum(map(len, lines[: number - 1])) + start + max(column - cut, 0)
 
 
 def _select(database: str, sql: str, limits: Limits) -> pa.Table:
@@ -157,10 +190,15 @@ def _select(database: str, sql: str, limits: Limits) -> pa.Table:
     )
     statements = connection.extract_statements(sql)
     if len(statements) != 1:
-        raise SqlRefused(f"refused: {len(statements)} statements; send exactly one SELECT")
+        second = statements[1].query.strip() if len(statements) > 1 else ""
+        position = sql.find(second, len(statements[0].query)) if second else 0
+        raise SqlRefused(
+            f"refused: {len(statements)} statements; send exactly one SELECT", "one statement", max(position, 0)
+        )
     kind = statements[0].type
     if kind not in (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN):
-        raise SqlRefused(f"refused: {kind.name} is not allowed here; send one SELECT")
+        start = len(sql) - len(sql.lstrip())
+        raise SqlRefused(f"refused: {kind.name} is not allowed here; send one SELECT", "SELECT only", start)
     # One row more than allowed tells that there were more.
     reader: Any = connection.execute(statements[0]).to_arrow_reader(10_000)
     batches, count = [], 0

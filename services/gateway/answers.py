@@ -37,6 +37,8 @@ def shape(model: type[BaseModel], status: int = 200) -> dict[int | str, dict[str
 
 class Error(BaseModel):
     error: str
+    rule: str | None = None  # of a refused statement
+    position: int | None = None  # in its text
 
 
 class Health(BaseModel):
@@ -57,6 +59,7 @@ class Gpu(BaseModel):
     config_id: str
     programming_class: str
     aliases: list[str]
+    sources: dict[str, str]
 
 
 class Gpus(BaseModel):
@@ -150,6 +153,8 @@ class ListedRun(BaseModel):
 
 class Runs(BaseModel):
     runs: list[ListedRun]
+    total: int
+    statuses: dict[str, int]
 
 
 class RunAsked(BaseModel):
@@ -515,3 +520,35 @@ class Curves(BaseModel):
     requests: int
     context_tokens: int
     configs: list[Curve]
+
+
+class SqlColumn(BaseModel):
+    name: str
+    type: str
+    about: str | None
+
+
+class SqlView(BaseModel):
+    name: str
+    about: str | None
+    columns: list[SqlColumn]
+
+
+class SqlSchema(BaseModel):
+    tables: list[SqlView]
+
+
+class ErrorTable(BaseModel):
+    columns: list[str]
+    rows: list[list[str | float | None]]
+
+
+class ErrorSection(BaseModel):
+    title: str
+    text: str
+    tables: list[ErrorTable]
+
+
+class ErrorMap(BaseModel):
+    about: str
+    sections: list[ErrorSection]

@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from services.gateway.answers import answer
 from services.gateway.auth import Guard, error, known_hosts
 from services.gateway.backend import Backend
 from services.gateway.bodies import first_error
@@ -60,7 +61,7 @@ def create_app(
     app.include_router(
         routes(backend, version=version, upload_bytes_limit=upload_bytes_limit, scratch=scratch, samples=samples)
     )
-    app.include_router(screen_routes(backend.screens))
+    app.include_router(screen_routes(backend.screens, backend))
 
     @app.websocket("/ws")
     async def live(socket: WebSocket) -> None:
@@ -83,7 +84,9 @@ def _answer_errors_with_sentences(app: FastAPI) -> None:
     async def refused(_: Request, refusal: Exception) -> Response:
         if isinstance(refusal.__cause__, UploadTooLarge):
             return error(413, str(refusal))
-        return error(404 if isinstance(refusal.__cause__, LookupError) else 400, str(refusal))
+        status = 404 if isinstance(refusal.__cause__, LookupError) else 400
+        details = refusal.details if isinstance(refusal, Refused) else {}
+        return answer({"error": str(refusal), **details}, status) if details else error(status, str(refusal))
 
     @app.exception_handler(UploadTooLarge)
     async def too_large(_: Request, refusal: Exception) -> Response:

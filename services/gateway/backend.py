@@ -8,7 +8,7 @@ from typing import BinaryIO, Protocol
 from cascade_schemas.events import ArtifactRef
 
 from services.gateway.screens import Screens
-from services.runtime.engine import Engine, ImportOptions, Report
+from services.runtime.engine import Engine, ImportOptions, Report, RunFilters, SqlTable
 from services.runtime.eventlog import Place, StoredRecord
 
 
@@ -39,6 +39,10 @@ class Backend(Engine, RunLog, Protocol):
     def receive(self, body: BinaryIO, name: str, bytes_limit: int) -> ArtifactRef: ...
 
     def request_import(self, artifacts: Sequence[ArtifactRef], options: ImportOptions) -> str: ...
+
+    def runs_page(self, filters: RunFilters, first: int, count: int | None) -> Report: ...
+
+    def sql_table(self, statement: str, row_limit: int) -> SqlTable: ...
 
     def run_progress(self, run_id: str) -> Report: ...
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from services.runtime.engine import ImportOptions, Refused
 
 ROWS_LIMIT = 100_000
+TABLE_ROWS_LIMIT = 1_000_000
 CREDITS_LIMIT = 64
 
 _Id = Annotated[str, Field(min_length=1, max_length=200)]
@@ -34,6 +35,16 @@ class RunBody(Body):
 class SqlBody(Body):
     sql: Annotated[str, Field(max_length=1 << 17)]
     limit: Annotated[int, Field(ge=1, le=ROWS_LIMIT)] = 1000
+
+
+class SqlTableBody(Body):
+    sql: Annotated[str, Field(max_length=1 << 17)]
+    limit: Annotated[int, Field(ge=1, le=TABLE_ROWS_LIMIT)] = 100_000
+
+
+class SqlExportBody(Body):
+    sql: Annotated[str, Field(max_length=1 << 17)]
+    format: Literal["csv", "parquet"]
 
 
 class WhatIfBody(Body):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import anyio.from_thread
 import anyio.to_thread
-from cascade_schemas.gpu import aliases, known_gpus, load_gpu
+from cascade_schemas.gpu import aliases, figure_sources, known_gpus, load_gpu
 from cascade_schemas.model import known_models, load_model
 from fastapi import APIRouter, Query, Request
 from starlette.background import BackgroundTask
@@ -24,12 +24,14 @@ from services.gateway.backend import Backend
 from services.gateway.bodies import RunBody, SampleBody, SqlBody, WhatIfBody, import_options
 from services.gateway.multipart import read_parts
 from services.runtime.artifacts import UploadTooLarge
-from services.runtime.engine import ImportOptions, Refused, Report
+from services.runtime.engine import ImportOptions, Refused, Report, RunFilters
 
 FORM_SLACK_BYTES = 4 << 20  # of a form beside its files
 
 First = Annotated[int, Query(alias="from", ge=0, le=2**53)]
 Count = Annotated[int, Query(ge=1, le=10_000)]
+
+Text = Annotated[str, Query(max_length=200)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +125,11 @@ def routes(
     # --- runs -------------------------------------------------------------------------------------------------
 
     @api.get("/runs", responses=shape(answers.Runs))
-    def runs() -> Response:
-        return answer({"runs": backend.runs()})
+    def runs(
+        q: Text = "", status: Text = "", provenance: Text = "", first: First = 0, count: Count | None = None
+    ) -> Response:
+        """Newest first; without a count all of them."""
+        return answer(backend.runs_page(RunFilters(q, status, provenance), first, count))
 
     @api.post("/runs", status_code=202, responses=shape(answers.RunAsked, 202))
     def start(body: RunBody) -> Response:
@@ -199,6 +204,7 @@ def _gpu(name: str) -> Report:
         "config_id": spec.config_id,
         "programming_class": spec.programming_class,
         "aliases": aliases(spec.gpu),
+        "sources": figure_sources(spec.gpu),
     }
 
 

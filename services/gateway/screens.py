@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Protocol
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from fastapi import APIRouter, Query
+from pyarrow import csv
 from starlette.responses import Response
 
 from services.gateway import answers
 from services.gateway.answers import answer, shape
-from services.gateway.bodies import WhatIfBody
-from services.runtime.engine import Report
+from services.gateway.bodies import TABLE_ROWS_LIMIT, SqlExportBody, SqlTableBody, WhatIfBody
+from services.runtime.engine import Report, SqlTable
 
 LAUNCH_COUNT_LIMIT = 262_144
 ARROW = "application/vnd.apache.arrow.stream"
@@ -49,12 +51,22 @@ class Screens(Protocol):
 
     def curves(self, run_id: str, axis: Axis) -> Report: ...
 
+    def sql_schema(self) -> Report: ...
+
+    def provenances(self) -> list[str]: ...
+
+    def accuracy(self) -> Report: ...
+
     def log_lines(self, run_id: str, config_id: str, first: int, count: int) -> Report: ...
 
     def log_search(self, run_id: str, config_id: str, text: str, first: int, limit: int) -> Report: ...
 
 
-def screen_routes(screens: Screens) -> APIRouter:
+class Database(Protocol):
+    def sql_table(self, statement: str, row_limit: int) -> SqlTable: ...
+
+
+def screen_routes(screens: Screens, database: Database) -> APIRouter:
     api = APIRouter(prefix="/api")
 
     @api.get("/traces/{trace_id}/layout", responses=shape(answers.Layout))
@@ -111,6 +123,30 @@ def screen_routes(screens: Screens) -> APIRouter:
     ) -> Response:
         return answer(screens.log_search(run_id, config, q, first, limit))
 
+    # --- database and error map -------------------------------------------------------------------------------
+
+    @api.get("/accuracy", responses=shape(answers.ErrorMap))
+    def accuracy() -> Response:
+        """The build's error map."""
+        return answer(screens.accuracy())
+
+    @api.get("/sql/schema", responses=shape(answers.SqlSchema))
+    def sql_schema() -> Response:
+        return answer(screens.sql_schema())
+
+    @api.post("/sql/table", response_class=Response, responses=_ARROW_ANSWER)
+    def sql_table(body: SqlTableBody) -> Response:
+        """One SELECT's rows as an Arrow stream; x-cascade-truncated: there were more than the limit."""
+        found = database.sql_table(body.sql, body.limit)
+        headers = {"x-cascade-truncated": str(int(found.is_truncated)), "cache-control": "no-store"}
+        return arrow_answer(browser_table(found.table), headers)
+
+    @api.post("/sql/export", response_class=Response)
+    def sql_export(body: SqlExportBody) -> Response:
+        """One SELECT's rows as a file that says what they rest on."""
+        found = database.sql_table(body.sql, TABLE_ROWS_LIMIT)
+        return export_answer(found, body.format, screens.provenances())
+
     return api
 
 
@@ -120,6 +156,56 @@ def arrow_answer(table: pa.Table, headers: dict[str, str]) -> Response:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
     return Response(sink.getvalue().to_pybytes(), media_type=ARROW, headers=headers)
+
+
+def browser_table(table: pa.Table) -> pa.Table:
+    """Numbers as float64, whatever is neither number nor text as text: what a page can draw without thinking."""
+    columns = []
+    for column in table.columns:
+        kind = column.type
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            columns.append(column.cast(pa.float64(), safe=False))
+        elif pa.types.is_boolean(kind) or pa.types.is_string(kind):
+            columns.append(column)
+        elif pa.types.is_nested(kind) or pa.types.is_binary(kind):
+            columns.append(
+                pa.chunked_array([pa.array([None if v is None else str(v) for v in column.to_pylist()], pa.string())])
+            )
+        else:
+            columns.append(column.cast(pa.string()))
+    return pa.table(columns, names=_unique(table.column_names))
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Columns of one name are told apart by a number."""
+    seen: dict[str, int] = {}
+    unique = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        unique.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return unique
+
+
+def export_answer(found: SqlTable, kind: str, provenances: list[str]) -> Response:
+    """CSV says it in a comment on its first line, Parquet in its metadata; both open in DuckDB as they are."""
+    about = f"Cascade; simulated times of traces that are {', '.join(provenances) or 'none yet'}"
+    if found.is_truncated:
+        about += f"; cut off after {found.table.num_rows} rows"
+    table = found.table.rename_columns(_unique(found.table.column_names))
+    sink = pa.BufferOutputStream()
+    if kind == "parquet":
+        described = table.replace_schema_metadata({"cascade_provenance": about})
+        pq.write_table(described, sink)
+    else:
+        sink.write(f"# {about}\n".encode())
+        csv.write_csv(browser_table(table) if _has_nested(table) else table, sink)
+    media = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}[kind]
+    headers = {"content-disposition": f'attachment; filename="cascade.{kind}"', "cache-control": "no-store"}
+    return Response(sink.getvalue().to_pybytes(), media_type=media, headers=headers)
+
+
+def _has_nested(table: pa.Table) -> bool:
+    return any(pa.types.is_nested(field.type) for field in table.schema)
 
 
 _ARROW_ANSWER: dict[int | str, dict[str, Any]] = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import pyarrow as pa
 from cascade_schemas.model import ModelSpec
 from cascade_schemas.task import Lengths
 
@@ -26,6 +27,14 @@ class ImportOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class SqlTable:
+    """Rows of a statement as an Arrow table; `is_truncated`: there were more than the limit."""
+
+    table: pa.Table
+    is_truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SqlRows:
     """Rows of a statement; `is_truncated`: there were more than the limit."""
 
@@ -34,8 +43,33 @@ class SqlRows:
     is_truncated: bool
 
 
+@dataclass(frozen=True, slots=True)
+class RunFilters:
+    """Which runs a list shows; "": all."""
+
+    text: str = ""  # in a name, a model, a GPU's label or an id
+    status: str = ""
+    provenance: str = ""
+
+    def lets_through(self, run: Report) -> bool:
+        if self.status and run["status"] != self.status:
+            return False
+        if self.provenance and run["provenance"] != self.provenance:
+            return False
+        best = run["best"]["gpu"] if run["best"] else ""
+        said = (run["name"], run["trace_name"], run["model_name"], run["run_id"], run["trace_id"], best)
+        return self.text.casefold() in " ".join(filter(None, said)).casefold()
+
+
 class Refused(ValueError):
-    """The engine cannot do what was asked; one sentence with the value and the way out."""
+    """The engine cannot do what was asked; one sentence with the value and the way out.
+
+    `details`: what a screen can point at beside it, such as the position in a statement.
+    """
+
+    def __init__(self, sentence: str, details: Report | None = None) -> None:
+        super().__init__(sentence)
+        self.details: Report = details or {}
 
 
 class Engine(Protocol):

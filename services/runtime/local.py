@@ -20,8 +20,9 @@ from services.ingest import admission
 from services.runtime.artifacts import UnknownArtifact, UploadTooLarge
 from services.runtime.curves import NoCurve
 from services.runtime.embedded import Embedded
-from services.runtime.engine import ImportOptions, OnProgress, Refused, Report, SqlRows
+from services.runtime.engine import ImportOptions, OnProgress, Refused, Report, SqlRows, SqlTable
 from services.runtime.eventlog import StoredRecord
+from services.simworker.calibration.accuracy_map import NoErrorMap
 
 _POLL_S = 0.1
 
@@ -41,6 +42,7 @@ _MISTAKES = (
     SqlRefused,
     Incomparable,
     NoCurve,
+    NoErrorMap,
 )
 
 
@@ -52,7 +54,8 @@ def refusing(method: Callable[P, R]) -> Callable[P, R]:
         try:
             return method(*args, **kwargs)
         except _MISTAKES as mistake:
-            raise Refused(str(mistake.args[0] if mistake.args else mistake)) from mistake
+            sentence = str(mistake.args[0] if mistake.args else mistake)
+            raise Refused(sentence, getattr(mistake, "details", None)) from mistake
 
     return wrapped
 
@@ -145,10 +148,15 @@ class LocalEngine:
 
     @refusing
     def sql(self, statement: str, row_limit: int) -> SqlRows:
+        found = self.sql_table(statement, row_limit)
+        return SqlRows(found.table.column_names, found.table.to_pylist(), found.is_truncated)
+
+    @refusing
+    def sql_table(self, statement: str, row_limit: int) -> SqlTable:
         if self._jail is None:
             self._jail = Jail(self.embedded.store, self.embedded.settings.home)
         result = self._jail.query(statement, Limits(rows=row_limit))
-        return SqlRows(result.table.column_names, result.table.to_pylist(), result.is_truncated)
+        return SqlTable(result.table, result.is_truncated)
 
     @refusing
     def export_perfetto(self, run_id: str, path: Path) -> int:

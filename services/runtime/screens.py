@@ -16,6 +16,7 @@ from services.runtime.eventlog import EventLog
 from services.runtime.local import refusing
 from services.runtime.loglines import LogLines
 from services.runtime.receipt import receipt
+from services.simworker.calibration.accuracy_map import accuracy_map
 from services.simworker.simulators.analytic.simulator import AnalyticSimulator
 
 
@@ -89,3 +90,40 @@ class Screens:
     def log_search(self, run_id: str, config_id: str, text: str, first: int, limit: int) -> Report:
         self._run_known(run_id)
         return self._lines.search(run_id, config_id, text, first, limit)
+
+    # --- database and error map -------------------------------------------------------------------------------
+
+    def sql_schema(self) -> Report:
+        """The views with their columns, types and what they mean."""
+        views = self._store.query(
+            "select view_name as name, comment as about from duckdb_views() where not internal order by view_name"
+        )
+        columns = self._store.query(
+            """select table_name, column_name as name, data_type as type, comment as about from duckdb_columns()
+            where not internal order by table_name, column_index"""
+        )
+        return {
+            "tables": [
+                view
+                | {
+                    "columns": [
+                        {name: column[name] for name in ("name", "type", "about")}
+                        for column in columns
+                        if column["table_name"] == view["name"]
+                    ]
+                }
+                for view in views
+            ]
+        }
+
+    def provenances(self) -> list[str]:
+        """What any number of the database may rest on."""
+        return [
+            row["p"]
+            for row in self._store.query("select distinct provenance as p from traces where p is not null order by p")
+        ]
+
+    @refusing
+    def accuracy(self) -> Report:
+        """The build's error map."""
+        return accuracy_map()

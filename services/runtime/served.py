@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from cascade_schemas.events import AnyEvent, ArtifactRef, RunRequested, TraceUpl
 from services.aggregator import queries
 from services.ingest import admission
 from services.runtime.embedded import Embedded
-from services.runtime.engine import ImportOptions, Refused, Report, SqlRows
+from services.runtime.engine import ImportOptions, Refused, Report, RunFilters, SqlTable
 from services.runtime.eventlog import EventLog, Place, StoredRecord, replay_key
 from services.runtime.local import LocalEngine, event_report, refusing, trace_name
 from services.runtime.screens import Screens
@@ -119,19 +120,23 @@ class ServedEngine(LocalEngine):
     def runs(self) -> list[Report]:
         """Newest first, each with its fastest config."""
         best = {row["run_id"]: row for row in self.embedded.store.query(_BEST_SQL)}
-        reports = []
-        for run in super().runs():
-            asked = self._requests.get(run["run_id"])
-            row = best.get(run["run_id"])
-            reports.append(
-                run
-                | {
-                    "requested_at_ms": asked[1] if asked else None,
-                    "config_count": row["config_count"] if row else 0,
-                    "best": _best(row) if row and row["label"] else None,
-                }
-            )
+        reports = [self._listed(run, best.get(run["run_id"])) for run in super().runs()]
         return sorted(reports, key=lambda report: -(report["requested_at_ms"] or 0))
+
+    def runs_page(self, filters: RunFilters, first: int, count: int | None) -> Report:
+        """Runs that the filters let through, newest first; `total` of them, and how many there are of each status."""
+        matching = [run for run in self.runs() if filters.lets_through(run)]
+        last = None if count is None else first + count
+        statuses = Counter(run["status"] for run in matching)
+        return {"runs": matching[first:last], "total": len(matching), "statuses": dict(sorted(statuses.items()))}
+
+    def _listed(self, run: Report, best: Report | None) -> Report:
+        asked = self._requests.get(run["run_id"])
+        return run | {
+            "requested_at_ms": asked[1] if asked else None,
+            "config_count": best["config_count"] if best else 0,
+            "best": _best(best) if best and best["has_answer"] else None,
+        }
 
     @refusing
     def run_progress(self, run_id: str) -> Report:
@@ -161,12 +166,12 @@ class ServedEngine(LocalEngine):
         return {"run_id": run_id, "total": total[0]["n"], "kernels": rows}
 
     @refusing
-    def sql(self, statement: str, row_limit: int) -> SqlRows:
+    def sql_table(self, statement: str, row_limit: int) -> SqlTable:
         with self._jail_lock:
             if self._jail is None:
-                super().sql("select 1", 1)  # makes the jail, once
+                super().sql_table("select 1", 1)  # makes the jail, once
         with self._few("statements"):
-            return super().sql(statement, row_limit)
+            return super().sql_table(statement, row_limit)
 
     @refusing
     def verify_run(self, run_id: str) -> Report:
@@ -234,11 +239,12 @@ class ServedEngine(LocalEngine):
 
 
 _BEST_SQL = """
-    select run_id, count(*) over (partition by run_id) as config_count,
-        case when tpot_ns is not null or ttft_ns is not null then label end as label,
+    select c.run_id, count(*) over (partition by c.run_id) as config_count, c.label,
+        tpot_ns is not null or ttft_ns is not null as has_answer,
         ttft_ns, ttft_p10_ns, ttft_p90_ns, tpot_ns, tpot_p10_ns, tpot_p90_ns
-    from configs where is_requested
-    qualify row_number() over (partition by run_id order by tpot_ns nulls last, ttft_ns nulls last, ordinal) = 1"""
+    from run_configs c left join predicted_requests q using (run_id, config_id) where c.is_requested
+    qualify row_number() over (
+        partition by c.run_id order by tpot_ns nulls last, ttft_ns nulls last, c.ordinal) = 1"""
 
 
 def _best(row: Report) -> Report:

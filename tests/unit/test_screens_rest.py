@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from cascade_schemas.events import SimulatorLogged
@@ -191,3 +192,94 @@ def test_a_chip_without_a_link_has_no_link_to_turn(page):
 
 def test_a_knob_without_effect_says_so(page):
     assert "no kernel here is limited by link" in swept(page, "h100_sxm").knobs[5].sentence
+
+
+# --- lists, database, error map -------------------------------------------------------------------------------------
+
+
+def test_a_thousand_runs_are_listed_by_page_filter_and_status(page):
+    store = page.engine.embedded.store
+    for table in ("run_requests", "run_configs", "predicted_requests", "run_ends"):
+        rows = [
+            store.arrow(
+                f"select ? as run_id, * exclude (run_id) from {table} where run_id = ?", [f"copy{n}", page.run_id]
+            )
+            for n in range(1000)
+        ]
+        store.commit({table: rows}, {})
+    began = time.perf_counter()
+    found = page.get("/api/runs", count=100)
+    assert time.perf_counter() - began < 1
+    answers.Runs.model_validate(found)
+    assert len(found["runs"]) == 100
+    assert found["total"] == 1001
+    assert found["statuses"] == {"completed": 1001}
+    assert found["runs"][0]["best"]["metric"] == "tpot"
+    assert page.get("/api/runs", q="COPY99")["total"] == 11
+    assert page.get("/api/runs", status="failed")["total"] == 0
+    assert page.get("/api/runs", provenance="measured", count=5, **{"from": 998})["runs"][2]["run_id"]
+
+
+def posted(page, path, body, status=200):
+    response = page.client.post(path, json=body)
+    assert response.status_code == status, response.text
+    return response
+
+
+def test_the_database_describes_itself(page):
+    found = answers.SqlSchema.model_validate(page.get("/api/sql/schema"))
+    kernels = next(table for table in found.tables if table.name == "kernels")
+    assert kernels.about
+    assert any(column.name == "duration_ns" and column.about for column in kernels.columns)
+
+
+def test_rows_come_as_arrow_that_a_browser_reads(page):
+    sql = (
+        "select gpu, sum(duration_ns) as total, [1, 2] as list, true as yes, null as nothing from kernels group by gpu"
+    )
+    table = table_of(posted(page, "/api/sql/table", {"sql": sql}))
+    assert table.num_rows == len({config.partition(":")[0] for config in GPUS})
+    assert [str(field.type) for field in table.schema][:4] == ["string", "double", "string", "bool"]
+    cut = posted(page, "/api/sql/table", {"sql": "from range(10)", "limit": 3})
+    assert cut.headers["x-cascade-truncated"] == "1"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_an_export_says_what_it_rests_on_and_opens_in_duckdb(page, kind, tmp_path):
+    response = posted(
+        page, "/api/sql/export", {"sql": "select gpu, count(*) as n from kernels group by gpu", "format": kind}
+    )
+    path = tmp_path / f"rows.{kind}"
+    path.write_bytes(response.content)
+    assert "attachment" in response.headers["content-disposition"]
+    assert b"measured" in response.content
+    assert duckdb.sql(f"select sum(n) from '{path}'").fetchall()[0][0] > 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "rule", "pointed_at"),
+    [
+        ("select 1; drop table tasks", "one statement", "drop table tasks"),
+        ("  copy tasks to 'x.csv'", "SELECT only", "copy tasks"),
+        ("select\n  nothing_such from kernels", "statement", "nothing_such"),
+        ("select 1 frm kernels x y", "statement", "kernels"),
+        ("attach 'x.db'", "SELECT only", "attach"),
+    ],
+)
+def test_a_refused_statement_names_the_rule_and_the_place(page, sql, rule, pointed_at):
+    said = posted(page, "/api/sql/table", {"sql": sql}, 400).json()
+    assert said["rule"] == rule
+    assert sql[said["position"] :].startswith(pointed_at), said
+
+
+def test_the_error_map_is_tables(page):
+    found = answers.ErrorMap.model_validate(page.get("/api/accuracy"))
+    first = found.sections[0].tables[0]
+    assert first.columns[:3] == ["op", "variant", "GPU"]
+    assert all(len(row) == len(first.columns) for row in first.rows)
+    assert any(isinstance(cell, float) for cell in first.rows[0])
+
+
+def test_every_gpu_names_the_sources_of_its_figures(page):
+    found = page.get("/api/gpus/h100")
+    assert "datasheet" in found["sources"]["dram_bytes_per_s"]
