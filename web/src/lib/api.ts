@@ -93,7 +93,7 @@ export interface RunBody {
   readonly simulator: string
 }
 
-async function ask<Answer>(path: string, body?: object): Promise<Answer> {
+export async function ask<Answer>(path: string, body?: object): Promise<Answer> {
   const request: RequestInit =
     body === undefined
       ? {}
