@@ -158,3 +158,15 @@ def test_compiled_code_says_what_plain_python_says(monkeypatch, seed, scheduler)
     monkeypatch.setattr(simulator, "core", plain)
     with np.errstate(over="ignore"):
         assert Simulation(machine_of(options)).run(trace).told == compiled.told, f"seed {seed}"
+
+
+def test_waits_for_a_busy_slice_do_not_feed_on_each_other():
+    """All SMs write the same lines: they queue, and what they queue for is served at its rate, however many they are."""
+    store = "00{:02x} ffffffff 0 STG.E.128 2 R2 R3 16 2 0x7f00000{:02x}000 " + " ".join(["16"] * 31) + " 0"
+    lines = [store.format(n, n) for n in range(24)]
+    many = MACHINE | {"gpgpu_n_clusters": "108", "gpgpu_n_mem": "40", "gpgpu_shader_cta": "32"}
+    sectors = 249 * 8 * 24 * 16
+    for ctas in (62, 124, 249):
+        cycles = Simulation(machine_of(many)).run(trace_of(*[[*lines, EXIT]] * 8, ctas=ctas)).cycles
+        assert cycles is not None
+        assert cycles < sectors * ctas / 249, ctas  # one slice alone, a sector a cycle

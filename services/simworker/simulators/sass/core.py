@@ -112,7 +112,11 @@ def _take(calendars: Calendars, row: int, time: int, cost: int) -> int:
     first = window
     while True:
         slot = window & (WINDOWS - 1)
-        if windows[row, slot, 0] != window:
+        tag = signed(windows[row, slot, 0])
+        if tag > window:
+            # So far behind the newest request that its window is forgotten: whatever it was, it is over.
+            return time
+        if tag < window:
             windows[row, slot, 0] = window
             windows[row, slot, 1] = 0
             windows[row, slot, 2] = window
@@ -121,9 +125,11 @@ def _take(calendars: Calendars, row: int, time: int, cost: int) -> int:
         if onward == window:
             break
         window = onward
-    # Shorten the way for whoever comes next.
+    # Shorten the way for whoever comes next; of a way longer than the ring only what is still there.
     while first != window:
         slot = first & (WINDOWS - 1)
+        if windows[row, slot, 0] != first:
+            break
         onward = signed(windows[row, slot, 2])
         windows[row, slot, 2] = window
         first = onward
@@ -134,11 +140,12 @@ def _take(calendars: Calendars, row: int, time: int, cost: int) -> int:
         # What does not fit into this window is the next one's.
         windows[row, slot, 2] = window + 1
         after = (window + 1) & (WINDOWS - 1)
-        if windows[row, after, 0] != window + 1:
+        if windows[row, after, 0] < window + 1:
             windows[row, after, 0] = window + 1
             windows[row, after, 1] = 0
             windows[row, after, 2] = window + 1
-        windows[row, after, 1] += fill + cost - WINDOW_CYCLES * UNIT
+        if windows[row, after, 0] == window + 1:
+            windows[row, after, 1] += fill + cost - WINDOW_CYCLES * UNIT
     return signed(max(time, (window << WINDOW_SHIFT) + (fill >> UNIT_SHIFT)))
 
 
@@ -459,10 +466,11 @@ def access_global(
                 # The queue in front of L1 holds a cycle's accesses per stage; when it is full, the unit waits.
                 cycle = max(cycle, l1.stalled_until[sm] - n.l1_latency * n.l1_banks)
             # The SM's requests enter the crossbar in order: one for a busy slice holds up all behind it. Half of its
-            # wait stands for Accel-Sim's round robin, which lets the SMs that want a slice finish together.
+            # wait stands for Accel-Sim's round robin, which lets the SMs that want a slice finish together: one round
+            # of all SMs at most, or waits would feed on each other.
             crossing = max(sent, l1.crossbar_free[sm])
             ready, crossed = _l2(n, l2, calendars, told, where, line, parts, crossing, is_write, is_partial)
-            l1.crossbar_free[sm] = crossed + count + ((crossed - crossing) >> 1)
+            l1.crossbar_free[sm] = crossed + count + min((crossed - crossing) >> 1, n.sm_count * 4)
             back = _take(calendars, reply_row, ready + 1, count * n.reply_cost)
             back += (((count - 1) * n.reply_cost) >> UNIT_SHIFT) + n.reply_latency - 1
             told[REQUESTS] += count
