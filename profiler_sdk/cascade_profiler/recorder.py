@@ -29,6 +29,15 @@ from cascade_profiler.spool import Spool
 _STEP_BYTES = 400  # an event of one step while it waits, beside its lengths
 
 
+class Batch(NamedTuple):
+    """What a step works on; one entry per request, in the engine's order. A prompt of 0 began before the trace."""
+
+    request_ids: tuple[int, ...]
+    q_lengths: tuple[int, ...]
+    kv_lengths: tuple[int, ...]
+    prompt_tokens: tuple[int, ...]
+
+
 class StepFacts(NamedTuple):
     """One engine step. Times in ns from the trace's start; one entry per request in each list."""
 

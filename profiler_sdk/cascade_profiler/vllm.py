@@ -1,0 +1,406 @@
+"""vLLM's names, and the only place that knows them: workers are hooked without a line of vLLM being changed.
+
+`Worker.execute_model` and `Worker.sample_tokens` are wrapped once their module is imported, in every process of an
+armed job; other workers (CPU, XPU) derive from that class. Three methods are added for `collective_rpc`. A step that
+nobody traces costs one attribute test. Checked against vLLM 0.32 and 0.33.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from cascade_profiler.arming import Orders, arm, standing_orders
+from cascade_profiler.saying import forget, say
+
+if TYPE_CHECKING:
+    from cascade_schemas.events import CollectorFound
+
+    from cascade_profiler.collect import Collector
+
+WORKER_MODULE = "vllm.v1.worker.gpu_worker"
+WRAPPED = ("execute_model", "sample_tokens")
+START, STOP, FETCH = "cascade_start", "cascade_stop", "cascade_fetch"
+
+_SEND_TIMEOUT_S = 30.0
+
+
+def LLM(*args: Any, **kwargs: Any) -> Any:  # noqa: N802 - stands for vllm.LLM
+    """vllm.LLM, armed before it is built, and with the front end's own times of every request."""
+    arm()
+    kwargs.setdefault("disable_log_stats", False)
+    from vllm import LLM as Engine  # noqa: N811, PLC0415 - found when it is asked for
+
+    return Engine(*args, **kwargs)
+
+
+def install() -> None:
+    """Hook the worker class, now or when its module is imported. Twice is once."""
+    module = sys.modules.get(WORKER_MODULE)
+    if module is not None:
+        hook(module)
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def hook(module: ModuleType) -> None:
+    """Wrap the worker class of a module. What does not look as expected is left alone, and said."""
+    worker_class = getattr(module, "Worker", None)
+    missing = [name for name in WRAPPED if not callable(getattr(worker_class, name, None))]
+    if worker_class is None or missing:
+        say(
+            f"this vLLM's worker has no {' and no '.join(missing) or 'class Worker'}; it cannot be traced by this"
+            " version: use 0.32 or 0.33, or upgrade cascade-profiler"
+        )
+        return
+    if hasattr(worker_class, START):
+        return
+    _seat.standing = standing_orders()
+    _wrap(worker_class)
+    setattr(worker_class, START, _start)
+    setattr(worker_class, STOP, _stop)
+    setattr(worker_class, FETCH, _fetch)
+
+
+class _Seat:
+    """Who traces this process. `tracer` is looked at in every step."""
+
+    def __init__(self) -> None:
+        self.tracer: Any = None
+        self.standing: Orders | None = None  # to be followed from the first step on
+        self.destination: Any = None
+        self.schedule = Schedule()
+        self.rank = 0
+        self.has_profiled = False  # host times are of no use any more
+
+
+class Schedule:
+    """Which requests are in a step, numbered by first appearance, and how long their prompts are.
+
+    Follows the scheduler's messages from the first traced step on: later ones name only what is new.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._prompts: dict[str, int] = {}
+        self._count = 0
+
+    def batch(self, scheduler_output: Any) -> Any:
+        """The step's requests in the engine's order."""
+        from cascade_profiler.recorder import Batch  # noqa: PLC0415 - costs nothing once it is loaded
+
+        computed: dict[str, int] = {}
+        for new in scheduler_output.scheduled_new_reqs:
+            computed[new.req_id] = new.num_computed_tokens
+            if new.req_id not in self._prompts:
+                self._prompts[new.req_id] = _prompt_tokens(new)
+        cached = scheduler_output.scheduled_cached_reqs
+        computed.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        numbers, q, kv, prompts = [], [], [], []
+        for request, count in scheduler_output.num_scheduled_tokens.items():
+            number = self._numbers.get(request)
+            if number is None:
+                number = self._numbers[request] = self._count
+                self._count += 1
+            numbers.append(number)
+            q.append(count)
+            kv.append(computed.get(request, 0) + count)
+            prompts.append(self._prompts.get(request, 0))
+        for request in scheduler_output.finished_req_ids:
+            self._numbers.pop(request, None)
+            self._prompts.pop(request, None)
+        return Batch(tuple(numbers), tuple(q), tuple(kv), tuple(prompts))
+
+
+_seat = _Seat()
+
+
+def _wrap(worker_class: Any) -> None:
+    execute, sample = worker_class.execute_model, worker_class.sample_tokens
+
+    @functools.wraps(execute)
+    def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        if _seat.tracer is None and (_seat.standing is None or not _follow_standing_orders(self)):
+            return execute(self, scheduler_output, *args, **kwargs)
+        tracer = _seat.tracer
+        try:
+            batch = _seat.schedule.batch(scheduler_output)
+            began_ns = tracer.before_execute(batch)
+        except Exception as error:  # noqa: BLE001 - the job comes first
+            _fail("before a step", error)
+            return execute(self, scheduler_output, *args, **kwargs)
+        output = execute(self, scheduler_output, *args, **kwargs)
+        try:
+            tracer.after_execute(batch, began_ns, is_over=output is not None)
+        except Exception as error:  # noqa: BLE001
+            _fail("after a step", error)
+        return output
+
+    @functools.wraps(sample)
+    def sample_tokens(self: Any, *args: Any, **kwargs: Any) -> Any:
+        tracer = _seat.tracer
+        if tracer is None:
+            return sample(self, *args, **kwargs)
+        began_ns = tracer.before_sample()
+        output = sample(self, *args, **kwargs)
+        try:
+            tracer.after_sample(began_ns)
+        except Exception as error:  # noqa: BLE001
+            _fail("after sampling", error)
+        return output
+
+    worker_class.execute_model = execute_model
+    worker_class.sample_tokens = sample_tokens
+    shutdown = getattr(worker_class, "shutdown", None)
+    if shutdown is not None:
+
+        @functools.wraps(shutdown)
+        def ended(self: Any, *args: Any, **kwargs: Any) -> Any:
+            _end_at_exit()
+            return shutdown(self, *args, **kwargs)
+
+        worker_class.shutdown = ended
+
+
+def _follow_standing_orders(worker: Any) -> bool:
+    """Begin the trace that the environment asks for, once."""
+    orders, _seat.standing = _seat.standing, None
+    if orders is None:
+        return False
+    _begin(worker, orders)
+    return _seat.tracer is not None
+
+
+def _fail(when: str, error: Exception) -> None:
+    """A bug of ours ends the trace, not the job."""
+    tracer, _seat.tracer = _seat.tracer, None
+    say(f"tracing ended {when} ({type(error).__name__}: {error}); the job goes on")
+    if tracer is not None:
+        try:
+            tracer.stop(5.0)
+        except Exception as second:  # noqa: BLE001
+            say(f"and could not be ended in order ({type(second).__name__})")
+
+
+# --- called over collective_rpc -----------------------------------------------------------------------------------
+
+
+def _start(worker: Any, orders_json: str) -> dict[str, Any]:
+    """Begin to trace this rank; answers what it found."""
+    forget()
+    if _seat.tracer is not None:
+        return {"error": "this job is being traced already; end that trace first"}
+    _seat.standing = None
+    return _begin(worker, Orders.from_json(orders_json))
+
+
+def _stop(worker: Any) -> dict[str, Any]:  # noqa: ARG001 - called as a method
+    """End the trace of this rank; answers what became of it."""
+    from cascade_profiler.tracer import report_of  # noqa: PLC0415
+
+    tracer, _seat.tracer = _seat.tracer, None
+    if tracer is None:
+        return {"error": "nothing was being traced"}
+    delivery = tracer.stop(_SEND_TIMEOUT_S)
+    report = report_of(tracer, delivery, _seat.rank)
+    report["host_profile"] = tracer.measured().model_dump(mode="json") if not _seat.has_profiled else None
+    return report
+
+
+def _fetch(worker: Any) -> bytes:  # noqa: ARG001
+    """The records of a memory:// destination, as one record stream."""
+    from cascade_schemas.recording import packed_records  # noqa: PLC0415
+
+    records = getattr(_seat.destination, "records", [])
+    return packed_records(records, 0) if records else b""
+
+
+def _begin(worker: Any, orders: Orders) -> dict[str, Any]:
+    """The trace of one rank. Answers {"error": sentence} where it cannot be."""
+    try:
+        return _begun(worker, orders)
+    except Exception as error:  # noqa: BLE001 - the job comes first
+        sentence = f"tracing could not begin ({type(error).__name__}: {error}); the job goes on"
+        say(sentence)
+        return {"error": sentence}
+
+
+def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
+    from cascade_schemas.events import HostProfileRecorded, RecordingStarted  # noqa: PLC0415
+    from cascade_schemas.model import ModelSpec  # noqa: PLC0415
+
+    from cascade_profiler.clock import aligned_clock  # noqa: PLC0415
+    from cascade_profiler.collect import found_collectors, reasons  # noqa: PLC0415
+    from cascade_profiler.destinations import destination_of  # noqa: PLC0415
+    from cascade_profiler.plan import SamplingPlan  # noqa: PLC0415
+    from cascade_profiler.recorder import Recorder  # noqa: PLC0415
+    from cascade_profiler.spool import Spool  # noqa: PLC0415
+    from cascade_profiler.tracer import Tracer  # noqa: PLC0415
+
+    rank, world_size = int(worker.rank), int(worker.parallel_config.world_size)
+    collector: Collector | None = None
+    found: list[CollectorFound] = []
+    if orders.mode == "kernels":
+        collector, found = found_collectors(orders.collector)
+        if collector is None:
+            say(f"no profiler works here ({reasons(found)}); steps are recorded without kernels")
+        for one in found:
+            if one.state == "used" and one.said:
+                say(f"{one.name}: {one.said}")
+    device = device_facts()
+    clock = aligned_clock()
+    is_on_gpu = collector.has_gpu if collector is not None else bool(device["gpu_name"])
+    started = RecordingStarted(
+        trace_id=orders.trace_id,
+        rank=rank,
+        rank_count=world_size,
+        name=orders.name,
+        provenance="measured" if is_on_gpu else "recorded-on-cpu",
+        tool=f"cascade-profiler {collector.name if collector is not None else 'steps'}",
+        origin_unix_ns=orders.origin_unix_ns,
+        clock_error_ns=clock.error_ns,
+        world_size=world_size,
+        source_gpu=orders.source_gpu or None,
+        model=ModelSpec.model_validate(orders.model) if orders.model else model_of(worker),
+        engine="vllm",
+        engine_version=str(getattr(sys.modules.get("vllm"), "__version__", "")),
+        collectors=tuple(found),
+        **device,
+    )
+    destination = destination_of(orders.destination, trace_id=orders.trace_id, rank=rank, token=orders.token)
+    is_kept_elsewhere = orders.destination.startswith(("memory:", "file:"))
+    folder = Path(orders.spool_folder or tempfile.gettempdir())
+    spool = None if is_kept_elsewhere else Spool(spool_path(folder, orders.trace_id, rank), orders.spool_bytes_limit)
+    profile = None
+    if orders.host_profile and rank == 0:
+        profile = HostProfileRecorded.model_validate(
+            {**orders.host_profile, "trace_id": orders.trace_id, "type": "HostProfileRecorded"}
+        )
+    recorder = Recorder(started, destination, spool, memory_bytes_limit=orders.memory_bytes_limit)
+    _seat.schedule = Schedule()
+    _seat.destination, _seat.rank = destination, rank
+    _seat.has_profiled |= collector is not None
+    _seat.tracer = Tracer(
+        recorder,
+        orders.trace_id,
+        clock,
+        orders.origin_unix_ns,
+        collector,
+        SamplingPlan() if orders.is_sampling and collector is not None else None,
+        profile=profile,
+    )
+    atexit.register(_end_at_exit)
+    return {
+        "rank": rank,
+        "collector": collector.name if collector is not None else "",
+        "collectors": [one.model_dump(mode="json") for one in found],
+    }
+
+
+def _end_at_exit() -> None:
+    """The engine shuts down: whatever was not ended is ended now, in the few seconds it gives its workers."""
+    tracer, _seat.tracer = _seat.tracer, None
+    if tracer is not None:
+        tracer.stop(3.0)
+
+
+def spool_path(folder: Path, trace_id: str, rank: int) -> Path:
+    """Where records of a rank wait while their destination is away."""
+    return folder / f"cascade-spool-{trace_id}-{rank}-{os.getpid()}.cascade-trace"
+
+
+# --- what the job is -----------------------------------------------------------------------------------------------
+
+
+def model_of(worker: Any) -> Any:
+    """The architecture being served, or None where it is none that is known. Its name never has a path in it."""
+    from cascade_schemas.model import ModelSpec  # noqa: PLC0415
+
+    config = worker.model_config
+    name = public_name(str(config.model))
+    try:
+        return ModelSpec.from_config(config.hf_config.to_dict(), name=name)
+    except Exception as error:  # noqa: BLE001 - foreign configuration of any shape
+        say(f"the architecture of {name} is not understood ({error}); pass model=FILE or a known name")
+        return None
+
+
+def public_name(name: str) -> str:
+    """A model's name as it may leave this machine: of a folder only its own name."""
+    return name if not Path(name).is_absolute() and not Path(name).exists() else Path(name).name
+
+
+def device_facts() -> dict[str, Any]:
+    """Of the GPU that torch uses, if it uses one; a whitelist."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return {"gpu_name": ""}
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "gpu_name": str(properties.name),
+        "compute_capability": (int(properties.major), int(properties.minor)),
+        "sm_count": int(properties.multi_processor_count),
+        "dram_bytes": int(properties.total_memory),
+    }
+
+
+def _prompt_tokens(new: Any) -> int:
+    ids = getattr(new, "prompt_token_ids", None)
+    if ids is not None:
+        return len(ids)
+    embeds = getattr(new, "prompt_embeds", None)
+    return int(embeds.shape[0]) if embeds is not None else 0
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Lets the others find the worker's module, and hooks it when it has been run."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != WORKER_MODULE:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader)
+                return spec
+        return None
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        created: ModuleType | None = self._loader.create_module(spec)
+        return created
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        try:
+            hook(module)
+        except Exception as error:  # noqa: BLE001 - the job comes first
+            say(f"vLLM's worker could not be hooked ({type(error).__name__}: {error}); nothing is traced")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def rpc(llm: Any) -> Callable[..., list[Any]]:
+    """The job's collective_rpc."""
+    found: Callable[..., list[Any]] = llm.collective_rpc
+    return found
