@@ -18,7 +18,7 @@ from cascade_schemas.task import KernelTask
 from services.aggregator.compose import default_gaps
 from services.aggregator.queries import Report, UnknownRun, trace_status
 from services.aggregator.store import Store
-from services.kernels.work import Family
+from services.kernels.work import Family, Work
 from services.kernels.work_of import work_of
 
 LAUNCH_COUNT_LIMIT = 262_144
@@ -52,6 +52,11 @@ DURATIONS = pa.schema(
         pa.field("is_corrected", pa.uint8()),  # 1: the config's answer is out; 0: the forward prediction stands in
     ]
 )
+
+
+PROFILE_BINS = 48
+
+PROFILE = pa.schema([pa.field("task", pa.uint32()), pa.field("bin", pa.uint8()), pa.field("count", pa.uint32())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,17 @@ def durations(store: Store, run_id: str, config_id: str) -> pa.Table:
     return _conformed(store.arrow(_DURATIONS_SQL, [run_id, run_id, config_id]), DURATIONS)
 
 
+def profile(store: Store, trace_id: str) -> pa.Table:
+    """PROFILE: launches per task in each of 48 equal parts of the trace's steps; no row where there are none."""
+    return _conformed(store.arrow(_PROFILE_SQL, [trace_id, trace_id, PROFILE_BINS, trace_id]), PROFILE)
+
+
+def task_works(store: Store, trace_id: str) -> list[Work]:
+    """The work of each task, in the order of the layout."""
+    rows = store.query("select task from tasks where trace_id = ? order by rowid", [trace_id])
+    return [_work(row["task"]) for row in rows]
+
+
 _TASK_INDEX_SQL = "select task_id, row_number() over (order by rowid) - 1 as task from tasks where trace_id = ?"
 
 _STREAM_INDEX_SQL = """
@@ -123,6 +139,13 @@ _LAUNCHES_SQL = f"""
         l.duration_ns::double as measured_duration
     from launches l join t using (task_id) join s using (stream)
     where l.trace_id = ? and l.rank = ? and l.seq >= ? and l.seq < ? order by l.seq"""  # noqa: S608 - our own text
+
+_PROFILE_SQL = f"""
+    with t as ({_TASK_INDEX_SQL}),
+        n as (select greatest(max(step) + 1, 1) as steps from launches where trace_id = ?)
+    select t.task, (l.step * ? // n.steps)::utinyint as bin, count(*)::uinteger as count
+    from launches l join t using (task_id), n where l.trace_id = ? and l.step is not null
+    group by t.task, bin order by t.task, bin"""  # noqa: S608 - our own text
 
 _DURATIONS_SQL = """
     with t as (
@@ -156,7 +179,7 @@ def _tasks(store: Store, trace_id: str) -> list[Report]:
             "select task_id, count(*) as n from launches where trace_id = ? group by task_id", [trace_id]
         )
     }
-    families = [family_of(row["task"]) for row in rows]
+    families = [str(_work(row["task"]).family) for row in rows]
     measured = _medians(store, trace_id)
     return [
         {
@@ -174,8 +197,8 @@ def _tasks(store: Store, trace_id: str) -> list[Report]:
 
 
 @lru_cache(maxsize=65_536)
-def family_of(task_json: str) -> str:
-    return str(work_of(KernelTask.model_validate_json(task_json, extra="ignore")).family)
+def _work(task_json: str) -> Work:
+    return work_of(KernelTask.model_validate_json(task_json, extra="ignore"))
 
 
 def _medians(store: Store, trace_id: str) -> dict[str, list[int]]:

@@ -57,6 +57,10 @@ class Screens(Protocol):
 
     def accuracy(self) -> Report: ...
 
+    def profile(self, trace_id: str) -> pa.Table: ...
+
+    def work(self, trace_id: str) -> pa.Table: ...
+
     def log_lines(self, run_id: str, config_id: str, first: int, count: int) -> Report: ...
 
     def log_search(self, run_id: str, config_id: str, text: str, first: int, limit: int) -> Report: ...
@@ -81,6 +85,16 @@ def screen_routes(screens: Screens, database: Database) -> APIRouter:
         found = screens.launches(trace_id, first, count)
         kept = "private, immutable, max-age=31536000" if found.is_complete else "no-store"
         return arrow_answer(found.table, {"x-cascade-launches": str(found.known_count), "cache-control": kept})
+
+    @api.get("/traces/{trace_id}/profile", response_class=Response, responses=_ARROW_ANSWER)
+    def profile(trace_id: str) -> Response:
+        """Launches per task in each of 48 equal parts of the steps."""
+        return arrow_answer(screens.profile(trace_id), {"cache-control": "no-store"})
+
+    @api.get("/traces/{trace_id}/work", response_class=Response, responses=_ARROW_ANSWER)
+    def work(trace_id: str) -> Response:
+        """Per task what one launch computes and moves."""
+        return arrow_answer(screens.work(trace_id), {"cache-control": "no-store"})
 
     @api.get("/runs/{run_id}/durations/{config}", response_class=Response, responses=_ARROW_ANSWER)
     def durations(run_id: str, config: str) -> Response:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from services.aggregator import compare as comparison
 from services.aggregator import lanes
 from services.aggregator.lanes import LaunchRows
+from services.kernels.work import WorkTable
 from services.runtime.curves import Axis
 from services.runtime.embedded import Embedded
 from services.runtime.engine import Report
@@ -18,6 +20,15 @@ from services.runtime.loglines import LogLines
 from services.runtime.receipt import receipt
 from services.simworker.calibration.accuracy_map import accuracy_map
 from services.simworker.simulators.analytic.simulator import AnalyticSimulator
+from services.simworker.simulators.quantities import quantities
+
+WORK = pa.schema(
+    [
+        pa.field("task", pa.uint32()),
+        *(pa.field(name, pa.float64()) for name in ("flop", "moved_bytes", "link_bytes")),
+        pa.field("math", pa.dictionary(pa.int32(), pa.string())),
+    ]
+)
 
 
 class Screens:
@@ -54,6 +65,26 @@ class Screens:
     def durations(self, run_id: str, config_id: str) -> pa.Table:
         self._run_known(run_id)
         return lanes.durations(self._store, run_id, config_id)
+
+    @refusing
+    def profile(self, trace_id: str) -> pa.Table:
+        self._trace_known(trace_id)
+        return lanes.profile(self._store, trace_id)
+
+    @refusing
+    def work(self, trace_id: str) -> pa.Table:
+        """Per task what one launch computes and moves."""
+        self._trace_known(trace_id)
+        works = lanes.task_works(self._store, trace_id)
+        if not works:
+            return WORK.empty_table()
+        amount = quantities(WorkTable.of(works))
+        columns = [
+            pa.array(np.arange(len(works)), pa.uint32()),
+            *(pa.array(column) for column in (amount.flop, amount.read_bytes + amount.write_bytes, amount.link_bytes)),
+            pa.array([str(work.math) for work in works]).dictionary_encode(),
+        ]
+        return pa.table(columns, schema=WORK)
 
     # --- what if ------------------------------------------------------------------------------------------
 

@@ -104,6 +104,18 @@ def test_durations_of_every_config_cover_every_task(page):
         assert set(table.column("is_corrected").to_pylist()) == {1}
 
 
+def test_a_profile_counts_every_launch_of_a_step_and_work_every_task(page):
+    layout = page.get(f"/api/traces/{page.trace_id}/layout")
+    counts = table_of(page.client.get(f"/api/traces/{page.trace_id}/profile")).to_pydict()
+    for task in layout["tasks"]:
+        mine = [n for t, n in zip(counts["task"], counts["count"], strict=True) if t == task["index"]]
+        assert sum(mine) == task["launch_count"]
+    work = table_of(page.client.get(f"/api/traces/{page.trace_id}/work")).to_pydict()
+    assert work["task"] == [task["index"] for task in layout["tasks"]]
+    assert all(flop > 0 for flop, task in zip(work["flop"], layout["tasks"], strict=True) if task["family"] == "gemm")
+    assert all(moved > 0 for moved in work["moved_bytes"])
+
+
 def test_what_nobody_knows_is_refused(page):
     assert "nope" in page.refused("/api/traces/nope/layout", 404)
     assert "nope" in page.refused("/api/traces/nope/launches", 404)
