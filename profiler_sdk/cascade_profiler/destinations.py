@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import secrets
 import ssl
 import time
 from collections.abc import Sequence
@@ -114,7 +115,11 @@ class Gateway:
         self._host, self._is_secure = parts.hostname, parts.scheme == "https"
         self._port = parts.port or (443 if self._is_secure else 80)
         self._path = f"{parts.path.rstrip('/')}/api/recordings/{trace_id}/{rank}"
-        self._headers = {"content-type": "application/vnd.apache.arrow.stream", "authorization": f"Bearer {token}"}
+        self._headers = {
+            "content-type": "application/vnd.apache.arrow.stream",
+            "authorization": f"Bearer {token}",
+            "cascade-sender": secrets.token_hex(8),
+        }
         self._batch = 0
         self._connection: http.client.HTTPConnection | None = None
 

@@ -20,6 +20,7 @@ from services.gateway.backend import Backend
 from services.gateway.bodies import first_error
 from services.gateway.live import Hub, serve_viewer
 from services.gateway.pages import page
+from services.gateway.recordings import recordings
 from services.gateway.routes import Sample, routes
 from services.gateway.screens import screen_routes
 from services.runtime.artifacts import UploadTooLarge
@@ -62,6 +63,8 @@ def create_app(
         routes(backend, version=version, upload_bytes_limit=upload_bytes_limit, scratch=scratch, samples=samples)
     )
     app.include_router(screen_routes(backend.screens, backend))
+
+    app.include_router(recordings(backend))
 
     @app.websocket("/ws")
     async def live(socket: WebSocket) -> None:

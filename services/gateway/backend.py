@@ -38,6 +38,9 @@ class Backend(Engine, RunLog, Protocol):
 
     def receive(self, body: BinaryIO, name: str, bytes_limit: int) -> ArtifactRef: ...
 
+    def record(self, trace_id: str, rank: int, sender: str, batch: int, body: bytes) -> int:
+        """Take what a profiler sent; how many events were new."""
+
     def request_import(self, artifacts: Sequence[ArtifactRef], options: ImportOptions) -> str: ...
 
     def runs_page(self, filters: RunFilters, first: int, count: int | None) -> Report: ...

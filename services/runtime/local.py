@@ -191,4 +191,4 @@ def event_report(position: int, stored: StoredRecord) -> Report:
 
 def trace_name(path: Path) -> str:
     """The file's name without what every profiler appends."""
-    return path.name.split(".json")[0].removesuffix(".pt.trace")
+    return path.name.split(".json")[0].removesuffix(".pt.trace").removesuffix(".cascade-trace")

@@ -19,6 +19,7 @@ from services.runtime.embedded import Embedded
 from services.runtime.engine import ImportOptions, Refused, Report, RunFilters, SqlTable
 from services.runtime.eventlog import EventLog, Place, StoredRecord, replay_key
 from services.runtime.local import LocalEngine, event_report, refusing, trace_name
+from services.runtime.recordings import Recordings
 from services.runtime.screens import Screens
 
 _SEEN_WITHIN_S = 10.0
@@ -45,6 +46,7 @@ class ServedEngine(LocalEngine):
         self._jail_lock = threading.Lock()
         self._uploads: dict[str, tuple[TraceUploaded, int]] = {}  # with the time of asking
         self._requests: dict[str, tuple[RunRequested, int]] = {}
+        self._recordings = Recordings(embedded.publish)
         embedded.listeners.append(self._remember)
         for event, timestamp_ms in self._asked():
             self._learn(event, timestamp_ms)
@@ -105,6 +107,12 @@ class ServedEngine(LocalEngine):
         """Raises Refused where nobody has heard of the trace."""
         if trace_id not in self._uploads and queries.trace_status(self.embedded.store, trace_id) is None:
             self.trace_report(trace_id)
+
+    def record(self, trace_id: str, rank: int, sender: str, batch: int, body: bytes) -> int:
+        """Append what a profiler sent; one whose trace has ended is told so."""
+        if queries.trace_status(self.embedded.store, trace_id) in ("complete", "rejected"):
+            raise Refused(f"trace {trace_id} has ended; what is recorded from now on is a new trace")
+        return self._recordings.take(trace_id, rank, sender, batch, body)
 
     # --- runs -------------------------------------------------------------------------------------------------
 
