@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -39,6 +41,8 @@ def run() -> None:
         read_kernel(file)
         print(f"read: {count / 1e6 / (time.process_time() - start):.1f} M lines/s (FFMA, plain text)")
 
+        _large(Path(folder), Path(folder) / "large")
+
     data = Path(os.environ.get("CASCADE_SHARED", ROOT.parent / "shared")) / "data" / "accelsim"
     if not data.is_dir():
         print(f"{data}: not here, so nothing is compared with Accel-Sim")
@@ -61,3 +65,51 @@ def run() -> None:
                 ours += report["cpu_seconds"]
                 theirs += was["cpu_seconds"]
     print(f"runs of 5 CPU s or more: {theirs:.0f} s by Accel-Sim, {ours:.2f} s here: {theirs / ours:.0f}x")
+
+
+def _large(home: Path, traces: Path) -> None:
+    """A kernel of 2 GB of text through the program itself: its time and its memory."""
+    traces.mkdir()
+    (traces / "kernelslist.g").write_text("kernel-1.traceg\n")
+    stride = " ".join(["16"] * 31)
+    kinds = (
+        "{pc:04x} ffffffff 1 R{r} LDG.E.128.CONSTANT 2 R2 R3 16 1 0x{address:x} 16 0\n",
+        "{pc:04x} ffffffff 1 R{r} FFMA 3 R4 R5 R6 0 0\n",
+        "{pc:04x} ffffffff 1 R{r} IMAD.WIDE 3 R4 R5 R6 0 0\n",
+        "{pc:04x} ffffffff 0 STG.E.128 2 R2 R{r} 16 2 0x{address:x} " + stride + " 0\n",
+    )
+    warps = []
+    for warp in range(8):
+        lines = [
+            kinds[n % 4].format(pc=16 * n, r=8 + n % 64, address=0x7F0000000000 + warp * 65536 + n * 512)
+            for n in range(128)
+        ]
+        warps.append(f"warp = {warp}\ninsts = 129\n{''.join(lines)}0800 ffffffff 0 EXIT 0 0 0\n")
+    body = f"#BEGIN_TB\n{''.join(warps)}#END_TB\n"
+    ctas = 2_000_000_000 // len(body) + 1
+    with (traces / "kernel-1.traceg").open("w") as file:
+        file.write(
+            f"-grid dim = ({ctas},1,1)\n-block dim = (256,1,1)\n-binary version = 80\n-accelsim tracer version = 5\n"
+            "-nregs = 32\n#\n"
+        )
+        for _ in range(ctas):
+            file.write(body)
+    size = (traces / "kernel-1.traceg").stat().st_size
+    command = [
+        str(Path(sys.executable).with_name("cascade")),
+        "sass",
+        str(traces),
+        "--config",
+        "a100_sxm_80gb",
+        "--json",
+    ]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | {"CASCADE_HOME": str(home)}, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    report = json.loads(process.stdout.read())
+    _, _, usage = os.wait4(process.pid, 0)
+    print(
+        f"a kernel of {size / 1e9:.1f} GB: {usage.ru_maxrss / 1024:.0f} MiB resident at most, "
+        f"{report['cpu_seconds']:.0f} CPU s, {report['kernels'][0]['warp_instructions'] / 1e6:.1f} M warp instructions"
+    )
