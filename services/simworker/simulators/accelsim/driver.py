@@ -19,7 +19,7 @@ from services.simworker.simulators.accelsim.failures import Failure, failure_of
 from services.simworker.simulators.accelsim.output import KernelBlock, Output
 from services.simworker.simulators.accelsim.preflight import obstacle, prepare
 from services.simworker.simulators.accelsim.process import Limits, run
-from services.simworker.simulators.sass.kept import read_or_recall
+from services.simworker.simulators.sass.kept import read_or_recall, sweep
 from services.simworker.simulators.sass.kernelslist import BadTrace
 from services.simworker.simulators.sass.machine import Machine, machine_of
 from services.simworker.simulators.sass.options import OPTION_FILES, read_options
@@ -87,10 +87,12 @@ class AccelSim:
         """One report per kernel in the order of `paths`; a failed one has `error` and `failure`, and no cycles."""
         with ThreadPoolExecutor(process_count) as pool:
             try:
-                return list(pool.map(lambda path: self.simulate(path, on_line), paths))
+                reports = list(pool.map(lambda path: self.simulate(path, on_line), paths))
             except BaseException:  # an interrupt: leaving waits for what runs, so it has to end first
                 self.cancel()
                 raise
+        sweep(self._home / "sass")
+        return reports
 
     def simulate(self, path: Path, on_line: OnLine | None = None) -> Report:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from services.simworker.simulators.sass.kept import read_or_recall
+from services.simworker.simulators.sass.kept import read_or_recall, sweep
 from services.simworker.simulators.sass.kernelslist import BadTrace, read_kernelslist
 from services.simworker.simulators.sass.machine import PIPES, Machine, machine_of
 from services.simworker.simulators.sass.options import BadConfig, read_options
@@ -42,6 +42,8 @@ def simulate_folder(
             kernels.append({"name": "", "file": path.name, "cycles": None, "error": str(error)})
             continue
         warnings += [warning for warning in trace.warnings if warning not in warnings]
+    if keep is not None:
+        sweep(keep)
     warnings += [f"the config has no {name}; its instructions take 4 cycles" for name in _missed(machine, kernels)]
     return {
         "kernels": kernels,

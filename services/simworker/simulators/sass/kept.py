@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,6 @@ def _keep(trace: KernelTrace, kept: Path) -> None:
         for name, _ in _ARRAYS:
             getattr(trace, name).tofile(out)
     partial.replace(kept)
-    _sweep(kept.parent)
 
 
 def _recall(kept: Path) -> KernelTrace:
@@ -87,12 +87,20 @@ def _recall(kept: Path) -> KernelTrace:
     )
 
 
-def _sweep(folder: Path) -> None:
-    """The oldest go when all together are too large."""
-    kept = [(path.stat().st_mtime_ns, path.stat().st_size, path) for path in folder.iterdir() if not path.suffix]
+def sweep(folder: Path) -> None:
+    """Once all of a command's traces are kept: the oldest go where all together are too large."""
+    try:
+        with os.scandir(folder) as entries:
+            kept = [
+                (entry.stat().st_mtime_ns, entry.stat().st_size, entry.path)
+                for entry in entries
+                if "." not in entry.name
+            ]
+    except FileNotFoundError:
+        return
     total = sum(size for _, size, _ in kept)
     for _, size, path in sorted(kept):
         if total <= KEPT_BYTES_LIMIT:
             break
-        path.unlink(missing_ok=True)
+        Path(path).unlink(missing_ok=True)
         total -= size

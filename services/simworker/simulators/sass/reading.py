@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,25 @@ class KernelTrace:
     @property
     def cta_count(self) -> int:
         return len(self.cta_warp) - 1
+
+
+class _Vocabulary:
+    """The opcodes met so far of one architecture: kernels of one job share them, and learning one takes a call."""
+
+    def __init__(self) -> None:
+        self.tables = lines.Tables(np.zeros(_SLOTS, np.uint64), np.zeros(_SLOTS, np.int64))
+        self.count = 0
+        self.lock = threading.Lock()
+
+
+_VOCABULARIES: dict[int, _Vocabulary] = {}
+
+
+def _vocabulary(binary_version: int) -> _Vocabulary:
+    found = _VOCABULARIES.get(binary_version)
+    if found is None or found.count >= _SLOTS // 4:  # a stranger's file filled it: the next one begins afresh
+        found = _VOCABULARIES[binary_version] = _Vocabulary()
+    return found
 
 
 def read_kernel(path: Path) -> KernelTrace:
@@ -93,13 +113,12 @@ def _doubled(array: NDArray[Any]) -> NDArray[Any]:
 
 def _read(file: str, header: KernelHeader, header_lines: int, blocks: Iterator[bytes]) -> KernelTrace:
     dialect = lines.Dialect(header.tracer_version, int(header.has_line_numbers), header.shared_base, header.local_base)
-    tables = lines.Tables(np.zeros(_SLOTS, np.uint64), np.zeros(_SLOTS, np.int64))
+    vocabulary = _vocabulary(header.binary_version)
     known = lines.Known(
         np.zeros(lines.SEEN, np.int64),
         np.empty(lines.SEEN, np.uint64),
         np.empty((lines.SEEN, lines.SEEN_BYTES), np.uint8),
     )
-    opcodes: list[str] = []
     arrays = _Arrays(header.cta_count)
     state = np.zeros(lines.STATE_SIZE, np.int64)
     state[lines.LINE] = header_lines + 1
@@ -115,7 +134,7 @@ def _read(file: str, header: KernelHeader, header_lines: int, blocks: Iterator[b
         text = rest + block[:cut] if rest else block
         end = len(rest) + cut if rest else cut
         rest = block[cut:]
-        _parse(file, header, text, end, dialect, tables, known, opcodes, arrays, state)
+        _parse(file, header, text, end, dialect, vocabulary, known, arrays, state)
     if rest.strip():
         raise BadTrace(
             f"{file}, line {state[lines.LINE]}: the file ends within {_shown(rest)} without a newline, so it was cut"
@@ -148,16 +167,15 @@ def _parse(
     text: bytes,
     end: int,
     dialect: lines.Dialect,
-    tables: lines.Tables,
+    vocabulary: _Vocabulary,
     known: lines.Known,
-    opcodes: list[str],
     arrays: _Arrays,
     state: NDArray[np.int64],
 ) -> None:
     view = np.frombuffer(text, np.uint8)
     at = 0
     while True:
-        why, at = lines.read_lines(view, at, end, dialect, tables, known, arrays.records(), state)
+        why, at = lines.read_lines(view, at, end, dialect, vocabulary.tables, known, arrays.records(), state)
         if why == lines.DONE:
             return
         if why == lines.NEEDS_SPACE:
@@ -165,27 +183,31 @@ def _parse(
             continue
         value = text[int(state[lines.AT]) : int(state[lines.TO])]
         if why == lines.NEEDS_OPCODE:
-            _learn(file, header, value.decode("utf-8", "replace"), tables, opcodes, int(state[lines.LINE]))
+            _learn(file, header, value.decode("utf-8", "replace"), vocabulary, int(state[lines.LINE]))
             continue
         raise BadTrace(f"{file}, line {state[lines.LINE]}: {_reason(why, text, state)}")
 
 
-def _learn(file: str, header: KernelHeader, opcode: str, tables: lines.Tables, opcodes: list[str], line: int) -> None:
+def _learn(file: str, header: KernelHeader, opcode: str, vocabulary: _Vocabulary, line: int) -> None:
     try:
         meaning = describe(opcode, header.binary_version)
     except UnknownOpcode as error:
         raise BadTrace(f"{file}, line {line}: {error}") from error
-    opcodes.append(opcode)
-    if len(opcodes) > _SLOTS // 2:
-        raise BadTrace(f"{file}, line {line}: has more than {_SLOTS // 2} different opcodes, which no architecture has")
     hashed = 14695981039346656037
     for byte in opcode.encode():
         hashed = ((hashed ^ byte) * 1099511628211) % 2**64
-    slot = (hashed >> 20) % _SLOTS
-    while tables.hashes[slot] != 0:
-        slot = (slot + 1) % _SLOTS
-    tables.hashes[slot] = hashed
-    tables.meanings[slot] = meaning
+    tables = vocabulary.tables
+    with vocabulary.lock:
+        if vocabulary.count >= _SLOTS // 2:
+            raise BadTrace(
+                f"{file}, line {line}: has more than {_SLOTS // 2} different opcodes, which no architecture has"
+            )
+        slot = (hashed >> 20) % _SLOTS
+        while tables.hashes[slot] not in {0, hashed}:
+            slot = (slot + 1) % _SLOTS
+        vocabulary.count += int(tables.hashes[slot] == 0)
+        tables.meanings[slot] = meaning  # first: who reads at the same time finds an opcode by its hash
+        tables.hashes[slot] = hashed
 
 
 def _shown(text: bytes) -> str:
