@@ -1,4 +1,6 @@
-"""Ingest in a cluster: `python -m services.ingest.app`. Imports uploads; the one that owns `runs` also plans."""
+"""Ingest in a cluster: `python -m services.ingest.app`. Imports uploads and follows traces that are being recorded; the
+one that owns `runs` also plans.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,14 @@ import asyncio
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from cascade_schemas.events import AnyEvent, ArtifactRef, RunCompleted, RunFailed
 
+from services.ingest.live import RECORDED_TYPES, SILENCE_LIMIT_MS, LiveIngest
 from services.ingest.plan import Planner
 from services.ingest.reactor import Ingest
 from services.runtime.artifacts import ArtifactStore
@@ -43,9 +48,58 @@ async def main(settings: ClusterSettings) -> None:
 
     ingest = service("ingest", Ingest(named), ("uploads",), ("TraceUploaded",))
     planner = PlannerLeadership(settings)
-    leave_in_order(ingest.stop, planner.stop)
+    live = LiveTraces(settings)
+    leave_in_order(ingest.stop, live.stop, planner.stop)
     say("ingest_started", instance=settings.instance, kafka=settings.bootstrap)
-    await asyncio.gather(ingest.run(), planner.run())
+    await asyncio.gather(ingest.run(), live.run(), planner.run())
+
+
+class LiveTraces(KafkaService):
+    """Follows the traces of the partitions it owns. A new owner folds them anew from their beginning: what is said
+    again has the same identities, and what was half known to the one before is known to nobody else.
+    """
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self._settings = settings
+        self._live = LiveIngest()
+        self._heard_ms: dict[str, int] = {}
+        self._owned_since_ms = 0
+        super().__init__(
+            "live",
+            self._live,
+            settings.bootstrap,
+            ("traces",),
+            RECORDED_TYPES,
+            instance=settings.instance,
+            session_timeout_ms=settings.session_timeout_ms,
+            on_assigned=self._assigned,
+        )
+
+    async def _assigned(self, assigned: set[Any]) -> None:
+        self._live = self._reactor = LiveIngest()
+        self._heard_ms = {}
+        self._owned_since_ms = _now_ms()
+        async for record in read_to_end(self._settings.bootstrap, ("catalog",)):
+            event = event_of(record, "live", ("TraceCompleted", "TraceRejected"))
+            if event is not None:
+                self._live.restore(event)
+        if assigned:
+            await self._consumer.seek_to_beginning(*assigned)
+
+    def _note(self, record: Any) -> None:
+        self._heard_ms[(record.key or b"").decode(errors="replace")] = record.timestamp
+
+    async def _rest(self) -> None:
+        now_ms = _now_ms()
+        for trace_id in self._live.open_traces():
+            # Nobody could be heard before the partition was ours.
+            heard_ms = max(self._heard_ms.get(trace_id, 0), self._owned_since_ms)
+            if now_ms - heard_ms >= SILENCE_LIMIT_MS:
+                await self._publisher.publish(list(self._live.abandon(trace_id)))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class PlannerLeadership:

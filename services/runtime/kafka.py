@@ -230,6 +230,8 @@ class KafkaService:
                 batch = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=_RECORDS_PER_READ)
                 if batch:
                     await self._answer(batch)
+                else:
+                    await self._rest()
         finally:
             await self._consumer.stop()
             await self._publisher.stop()
@@ -251,9 +253,16 @@ class KafkaService:
             # Taken away while answering: whoever has the partition now answers again, with equal events.
             log.warning("commit_lost service=%s", self.name)
 
+    async def _rest(self) -> None:
+        """Nothing has come for a moment: for those who must look at the clock."""
+
+    def _note(self, record: ConsumerRecord) -> None:
+        """For those who must know when something was said."""
+
     def _answers(self, batch: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> Iterator[AnyEvent]:
         for records in batch.values():
             for record in records:
+                self._note(record)
                 event = event_of(record, self.name, self._read_types)
                 if isinstance(event, RecordDeadLettered):
                     yield event
