@@ -36,6 +36,7 @@ TASKS = pa.schema(
         pa.field("ranks", pa.int32(), **_required),
         pa.field("moved_bytes", pa.int64()),
         pa.field("attributes", pa.map_(pa.string(), pa.int64()), **_required),
+        pa.field("sass", pa.string()),  # SHA-256 of the SASS trace's artifact; null: none
     ]
 )
 
@@ -192,6 +193,7 @@ def tasks_batch(tasks: Sequence[KernelTask]) -> pa.RecordBatch:
             column((t.ranks for t in tasks), "ranks"),
             column((t.moved_bytes for t in tasks), "moved_bytes"),
             column((sorted(t.attributes.items()) for t in tasks), "attributes"),
+            column((t.sass or None for t in tasks), "sass"),
         ],
         schema=TASKS,
     )
@@ -222,6 +224,7 @@ def tasks_of(batch: pa.RecordBatch) -> list[KernelTask]:
             ranks=row["ranks"],
             moved_bytes=row["moved_bytes"],
             attributes=dict(row["attributes"]),
+            sass=row["sass"] or "",
         )
         for row in batch.to_pylist()
     ]

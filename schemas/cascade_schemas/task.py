@@ -66,6 +66,9 @@ class KernelTask(Value):
     tokens_per_expert: Lengths = ()  # mixture of experts, where the trace tells; balanced otherwise
     ranks: int = 1  # of a collective, or the tensor-parallel group the launch belongs to
     moved_bytes: int | None = None  # copies: bytes read plus bytes written
+    sass: Annotated[str, Field(exclude_if=lambda digest: not digest)] = ""
+    """SHA-256 of the artifact that holds the SASS trace of such a launch; "" where none was recorded, and then not part
+    of the task's identity."""
     attributes: Annotated[dict[str, int], Field(default_factory=dict)]
     """Further facts by name: heads, kv_heads, head_dim, window (tokens), kv_bits, experts, topk, hidden, intermediate,
     m, n, k (a GEMM whose operands say less than that), layers (weight matrices cycling between reuses)."""

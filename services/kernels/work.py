@@ -137,12 +137,13 @@ class Work:
     collective: str = ""  # all_reduce, all_gather, reduce_scatter, all_to_all, send_recv, broadcast
     # Row-wise subtype, for calibration classes: rms_norm, layer_norm, silu_mul, gelu, relu, rope, add, embedding …
     kind: str = ""
+    sass: str = ""  # SHA-256 of a recorded SASS trace of such a launch
 
 
 Floats = NDArray[np.float64]
 Strings = NDArray[np.object_]
 
-_STRINGS = ("family", "math", "library", "work_from", "collective", "kind")
+_STRINGS = ("family", "math", "library", "work_from", "collective", "kind", "sass")
 _NUMBERS = tuple(f.name for f in fields(Work) if f.name not in _STRINGS)
 
 

@@ -43,7 +43,8 @@ def work_of(task: KernelTask) -> Work:
     if seen.family == Family.UNKNOWN:
         seen = _by_op(task.op) or seen
     launch = _Launch(task, seen)
-    return _OF_FAMILY[seen.family](launch)
+    work = _OF_FAMILY[seen.family](launch)
+    return replace(work, sass=task.sass) if task.sass else work
 
 
 Shape = tuple[int, ...]

@@ -139,6 +139,7 @@ export interface KernelTask {
   readonly tokens_per_expert: readonly number[]
   readonly ranks: number
   readonly moved_bytes: number | null
+  readonly sass: string
   readonly attributes?: Readonly<Record<string, number>>
 }
 
@@ -587,6 +588,7 @@ export interface KernelSimulationRequestedRow {
   readonly ranks: number
   readonly moved_bytes: bigint | null
   readonly attributes: unknown
+  readonly sass: string | null
 }
 
 /** A row of KernelsSimulated. */
