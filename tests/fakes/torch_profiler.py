@@ -1,0 +1,110 @@
+"""A torch whose profiler saw a GPU: kernels behind launches, copies, a graph replay, and ops with shapes."""
+
+from __future__ import annotations
+
+import json
+import time
+from types import SimpleNamespace
+from typing import Any
+
+
+class Event:
+    """One of `kineto_results.events()`."""
+
+    def __init__(self, kind: str, name: str, start_ns: int, duration_ns: int, *, correlation: int = 0, thread: int = 1,
+                 args: dict[str, Any] | None = None, shapes: Any = (), dtypes: Any = ()) -> None:  # fmt: skip
+        self._values = (kind, name, start_ns, duration_ns, correlation, thread, args or {}, shapes, dtypes)
+
+    def activity_type(self) -> str:
+        return self._values[0]
+
+    def name(self) -> str:
+        return self._values[1]
+
+    def start_ns(self) -> int:
+        return self._values[2]
+
+    def duration_ns(self) -> int:
+        return self._values[3]
+
+    def correlation_id(self) -> int:
+        return self._values[4]
+
+    def start_thread_id(self) -> int:
+        return self._values[5]
+
+    def device_resource_id(self) -> int:
+        return 7
+
+    def metadata_json(self) -> str:
+        return json.dumps(self._values[6])[1:-1]
+
+    def structured_input_shapes(self) -> Any:
+        return list(self._values[7])
+
+    def dtypes(self) -> Any:
+        return list(self._values[8])
+
+
+class FakeTorch:
+    """Put in the place of the module torch. `kernels_per_step`: launches that each `work` call adds."""
+
+    def __init__(self, *, has_gpu: bool = True, is_blind: bool = False) -> None:
+        self.cuda = SimpleNamespace(
+            is_available=lambda: has_gpu,
+            current_device=lambda: 0,
+            get_device_properties=lambda _: SimpleNamespace(
+                name="NVIDIA A100-SXM4-80GB", major=8, minor=0, multi_processor_count=108, total_memory=80 << 30
+            ),
+        )
+        config = SimpleNamespace(_ExperimentalConfig=lambda **_: object())
+        self._C = SimpleNamespace(_profiler=config)
+        activity = SimpleNamespace(CPU="cpu", CUDA="cuda")
+        self.profiler = SimpleNamespace(ProfilerActivity=activity, profile=lambda **_: Profile(self))
+        self.is_blind = is_blind
+        self.has_gpu = has_gpu
+        self.sessions = 0
+        self.fails_at: int | None = None
+        self.running: Profile | None = None
+        self._correlation = 0
+
+    def ones(self, *_: Any, **__: Any) -> Any:
+        self.work(1)
+        return SimpleNamespace(add_=lambda _: None)
+
+    def work(self, count: int, rows: int = 1) -> None:
+        """A GEMM each, launched now."""
+        running = self.running
+        if running is None:
+            return
+        for _ in range(count):
+            now = time.time_ns()
+            self._correlation += 1
+            number = self._correlation
+            op = Event("cpu_op", "aten::mm", now, 3000, shapes=([rows, 128], [128, 256]), dtypes=("c10::BFloat16",) * 2)
+            running.seen.append(op)
+            if not self.has_gpu or self.is_blind:
+                continue
+            running.seen.append(Event("cuda_runtime", "cudaLaunchKernel", now + 500, 800, correlation=number))
+            args = {"grid": [rows, 1, 1], "block": [128, 1, 1], "registers per thread": 90, "shared memory": 1024,
+                    "stream": 7}  # fmt: skip
+            kernel = Event("kernel", "ampere_bf16_gemm_tn", now + 9000, 4000 + rows, correlation=number, args=args)
+            running.seen.append(kernel)
+
+
+class Profile:
+    """One session."""
+
+    def __init__(self, torch: FakeTorch) -> None:
+        self._torch = torch
+        self.seen: list[Event] = []
+
+    def start(self) -> None:
+        self._torch.sessions += 1
+        if self._torch.fails_at == self._torch.sessions:
+            raise RuntimeError("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED")
+        self._torch.running = self
+
+    def stop(self) -> None:
+        self._torch.running = None
+        self.profiler = SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: self.seen))
