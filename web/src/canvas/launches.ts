@@ -14,8 +14,8 @@ export interface LayoutTask {
   readonly task_id: string
   readonly signature: string
   readonly name: string
-  readonly op: string | null
-  readonly family: string | null
+  readonly op: string
+  readonly family: string
   readonly launch_count: number
   readonly measured_ns: number | null
 }

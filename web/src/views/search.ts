@@ -1,3 +1,5 @@
+import { ALIGNMENTS, COLOURS } from '../canvas/protocol'
+
 /** What each page's address may say. Whatever else it says is left alone and means nothing. */
 type Raw = Record<string, unknown>
 type Some<Fields> = { readonly [Name in keyof Fields]?: Exclude<Fields[Name], undefined> | undefined }
@@ -37,11 +39,6 @@ export const runSearch = (raw: Raw) => present({ at: whole(raw.at), cfg: text(ra
 
 /** `log`: the config (by label) whose log is shown; absent: the first. */
 export const liveSearch = (raw: Raw) => present({ log: text(raw.log), line: whole(raw.line), q: text(raw.q) })
-
-export const ALIGNMENTS = ['time', 'step', 'progress'] as const
-export type Alignment = (typeof ALIGNMENTS)[number]
-export const COLOURS = ['family', 'bound', 'error'] as const
-export type Colour = (typeof COLOURS)[number]
 
 /** t0, t1, ph: ns of simulated time. sel: `A.88112`, config letter and row; area: `t0-t1`. */
 export const timelineSearch = (raw: Raw) =>
