@@ -19,7 +19,11 @@ SERVICES = ("ingest", "simworker", "aggregator", "gateway")
 # Outside libraries sit behind few named files (DESIGN 3).
 SEAMS = {
     "duckdb": {"services/aggregator/store.py", "services/aggregator/queries.py", "services/aggregator/jail.py"},
-    "sqlite3": {"services/runtime/eventlog.py", "services/ingest/importers/nsys.py"},
+    "sqlite3": {
+        "services/runtime/eventlog.py",
+        "services/ingest/importers/nsys.py",
+        "profiler_sdk/cascade_profiler/nsys.py",
+    },
     "subprocess": {
         "services/aggregator/jail.py",
         "services/simworker/simulators/accelsim/process.py",
@@ -117,6 +121,17 @@ def test_schemas_need_only_pydantic_and_pyarrow():
         if name_of(path).startswith("schemas/"):
             foreign = {module.split(".")[0] for module in imports_of(path)} - allowed
             assert not foreign, f"{name_of(path)} imports {foreign}"
+
+
+def test_the_profiler_needs_only_the_schemas():
+    """It is installed beside vLLM, whose pins it must not disturb; the rest is found, never required."""
+    allowed = {"cascade_profiler", "cascade_schemas", "pyarrow"} | set(sys.stdlib_module_names)
+    extras = {"aiokafka": "destinations.py", "vllm": "vllm.py"}
+    for path in SOURCES:
+        if name_of(path).startswith("profiler_sdk/"):
+            for module in imports_of(path):
+                top = module.split(".")[0]
+                assert top in allowed or extras.get(top) == path.name, f"{name_of(path)} imports {module}"
 
 
 def test_kernels_and_schemas_are_leaves():
