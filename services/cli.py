@@ -27,6 +27,7 @@ from rich.status import Status
 from services.ingest.growing import Growth, follow
 from services.ingest.requests import BaselineError, prompts_from_baseline
 from services.ingest.synthesis import Workload
+from services.kernels.sass_traces.kernelslist import BadTrace, read_kernelslist
 from services.runtime.embedded import Embedded, HomeInUse, wall_clock_ms
 from services.runtime.engine import Engine, ImportOptions, Refused, Report
 from services.runtime.local import LocalEngine
@@ -176,7 +177,7 @@ class _Opened:
 
 
 def open_embedded(settings: Settings) -> Embedded:
-    return Embedded(settings, simulators(settings.thread_count), now_ms=wall_clock_ms)
+    return Embedded(settings, simulators(settings.thread_count, settings.home), now_ms=wall_clock_ms)
 
 
 # --- import -----------------------------------------------------------------------------------------------------
@@ -219,6 +220,9 @@ def _sources(names: Sequence[str], arguments: argparse.Namespace) -> tuple[list[
     for name in names:
         if not name.startswith("sample:"):
             path = Path(name)
+            if path.is_dir():
+                paths.extend(_folder(path))
+                continue
             if not path.is_file():
                 raise BadInput(f"{name}: no such file")
             paths.append(path)
@@ -227,7 +231,18 @@ def _sources(names: Sequence[str], arguments: argparse.Namespace) -> tuple[list[
         paths.append(path)
         model = model or options.model
         prompts = prompts or options.prompts
-    return paths, ImportOptions(arguments.name or "", model, arguments.source_gpu, prompts)
+    # A folder's own name says more than its list's, which is always the same.
+    folder = next((Path(name).resolve().name for name in names if Path(name).is_dir()), "")
+    return paths, ImportOptions(arguments.name or folder, model, arguments.source_gpu, prompts)
+
+
+def _folder(folder: Path) -> list[Path]:
+    """A folder of SASS traces: its list and what is listed."""
+    try:
+        listed = read_kernelslist(folder)
+    except BadTrace as error:
+        raise BadInput(f"{error}; a folder to import is one that the Accel-Sim tracer wrote") from error
+    return [listed.path, *dict.fromkeys(listed.files)]
 
 
 def sample(name: str) -> tuple[Path, ImportOptions]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from services.ingest.imported import ROWS_PER_EVENT, ImportedLaunches, ImportedTrace, source_gpu_of
 from services.ingest.importers import TraceRejected as CannotImport
 from services.ingest.importers import import_trace
+from services.ingest.importers.accelsim import is_sass_file, read_sass, with_sass
 from services.ingest.importers.record_stream import events_of_streams, is_recorded
 
 OpenArtifacts = Callable[[Sequence[ArtifactRef]], AbstractContextManager[list[Path]]]
@@ -46,13 +48,14 @@ class Ingest:
         if not isinstance(event, TraceUploaded) or event.trace_id in self._ended:
             return
         for artifact in event.artifacts:
-            yield ArtifactStored(trace_id=event.trace_id, artifact=artifact, kind="profile")
+            kind: Literal["sass", "profile"] = "sass" if is_sass_file(artifact.name) else "profile"
+            yield ArtifactStored(trace_id=event.trace_id, artifact=artifact, kind=kind)
         try:
             with self._open_artifacts(event.artifacts) as paths:
                 if is_recorded(paths):
                     yield from events_of_streams(event, paths)
                     return
-                imported = import_trace(paths, model=event.model, source_gpu=event.source_gpu, prompts=event.prompts)
+                imported = _imported(event, paths)
         except CannotImport as rejection:
             yield TraceRejected(trace_id=event.trace_id, name=event.name, reason=str(rejection))
             return
@@ -64,6 +67,16 @@ class Ingest:
     def restore(self, event: AnyEvent) -> None:
         if isinstance(event, TraceCompleted | TraceRejected):
             self._ended.add(event.trace_id)
+
+
+def _imported(upload: TraceUploaded, paths: Sequence[Path]) -> ImportedTrace:
+    placed = list(zip(paths, upload.artifacts, strict=True))
+    sass = [(path, artifact) for path, artifact in placed if is_sass_file(artifact.name)]
+    profiles = [path for path, artifact in placed if not is_sass_file(artifact.name)]
+    if sass and not profiles:
+        return read_sass(sass)
+    imported = import_trace(profiles, model=upload.model, source_gpu=upload.source_gpu, prompts=upload.prompts)
+    return with_sass(imported, sass) if sass else imported
 
 
 def events_of(upload: TraceUploaded, imported: ImportedTrace) -> Iterator[AnyEvent]:

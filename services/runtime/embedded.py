@@ -26,7 +26,7 @@ from services.aggregator.state_hash import state_hash
 from services.aggregator.store import Store
 from services.ingest import admission
 from services.ingest.live import RECORDED_TYPES, SILENCE_LIMIT_MS, LiveIngest
-from services.ingest.plan import Planner
+from services.ingest.plan import TASKS_PER_BATCH, Planner
 from services.ingest.reactor import Ingest
 from services.runtime.artifacts import ArtifactStore
 from services.runtime.curves import Axis
@@ -56,6 +56,7 @@ class Subscription:
     topic: str
     read_types: tuple[str, ...]
     restored_types: tuple[str, ...] = ()
+    records_per_read: int = _RECORDS_PER_READ  # fewer where one takes long: answers and cancellations come in between
 
 
 class LogService:
@@ -87,7 +88,7 @@ class LogService:
         worked = False
         for subscription in self._subscriptions:
             topic = subscription.topic
-            stored = self._shell.log.read(topic, self._next[topic], _RECORDS_PER_READ)
+            stored = self._shell.log.read(topic, self._next[topic], subscription.records_per_read)
             if not stored:
                 continue
             worked = True
@@ -195,7 +196,6 @@ class Embedded:
         self._threads: list[threading.Thread] = []
         ended = ("TraceCompleted", "TraceRejected")
         tasks, requests, cancelled = ("KernelTaskTraced",), ("RunRequested", "RunCancelled"), ("RunCancelled",)
-        work = tuple(Subscription(f"work.{name}", ("KernelSimulationRequested",)) for name in simulators)
         self.services: list[LogService | AggregatorService] = [
             LogService(
                 "ingest",
@@ -210,14 +210,31 @@ class Embedded:
                 (Subscription("catalog", tasks, tasks), Subscription("runs", requests, requests)),
                 self,
             ),
-            LogService(
-                "simworker",
-                Simworker(simulators, worker="embedded", now_ms=now_ms, cache=self.artifacts),
-                (Subscription("runs", cancelled, cancelled), *work),
-                self,
-            ),
+            *self._simworkers(simulators, cancelled),
             AggregatorService(self.store, self),
         ]
+
+    def _simworkers(
+        self, simulators: dict[str, KernelSimulator], cancelled: tuple[str, ...]
+    ) -> Iterator[LogService | AggregatorService]:
+        """One worker for all fast simulators; each slow one has its own, which works kernel by kernel."""
+        fast = {name: simulator for name, simulator in simulators.items() if name in TASKS_PER_BATCH}
+        for name in ("simworker", *(name for name in simulators if name not in fast)):
+            own = fast if name == "simworker" else {name: simulators[name], "roofline": simulators["roofline"]}
+            read = tuple(fast) if name == "simworker" else (name,)
+            per_read = _RECORDS_PER_READ if name == "simworker" else 1
+            yield LogService(
+                name if name == "simworker" else f"simworker-{name}",
+                Simworker(own, worker="embedded", now_ms=self.now_ms, cache=self.artifacts),
+                (
+                    Subscription("runs", cancelled, cancelled),
+                    *(
+                        Subscription(f"work.{simulator}", ("KernelSimulationRequested",), records_per_read=per_read)
+                        for simulator in read
+                    ),
+                ),
+                self,
+            )
 
     def close(self) -> None:
         self._stop.set()

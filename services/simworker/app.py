@@ -16,7 +16,7 @@ from services.simworker.simulators.catalog import simulators
 
 async def main(settings: ClusterSettings) -> None:
     await prepare(settings.bootstrap)
-    known = simulators(settings.settings.thread_count)
+    known = simulators(settings.settings.thread_count, settings.settings.home)
     worker = Simworker(
         known,
         worker=f"simworker-{settings.instance}",

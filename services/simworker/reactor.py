@@ -121,13 +121,18 @@ class Simworker:
         elapsed_ms = self._now_ms() - began_ms
         for request, key, cached in zip(requests, keys, found, strict=True):
             rows = cached
+            lines: tuple[str, ...] = ()
             if rows is None:
-                rows = next(simulated)
-                self._cache.put_result(key, with_cached_flag(rows))
+                rows, lines = next(simulated)
+                # A refusal is no result: what was missing may be there the next time.
+                if not rows.column("duration_ns").null_count:
+                    self._cache.put_result(key, with_cached_flag(rows))
             failed_count = rows.column("duration_ns").null_count
             yield KernelsSimulated(
                 run_id=request.run_id, config_id=request.config_id, simulator=simulator.name, rows=rows
             )
+            if lines:
+                yield self._logged_event(request, *lines)
             how = "from the cache" if cached is not None else f"{elapsed_ms} ms for {len(wanted)} configs"
             yield self._logged_event(
                 request, f"{len(task_ids)} tasks on {request.gpu.name}: {failed_count} failed, {how}"
@@ -142,15 +147,18 @@ class Simworker:
 
     def _simulated(
         self, simulator: KernelSimulator, task_ids: tuple[str, ...], requests: list[KernelSimulationRequested]
-    ) -> list[pa.RecordBatch]:
-        """One batch of RESULTS per request."""
+    ) -> list[tuple[pa.RecordBatch, tuple[str, ...]]]:
+        """Per request one batch of RESULTS, and lines for its log."""
         if not requests:
             return []
         gpus = [request.gpu for request in requests]
         table = WorkTable.of([self._works[task_id] for task_id in task_ids])
         predictions = simulator.simulate(table, gpus)
         roofline_ns = self._roofline.simulate(table, gpus).duration_ns
-        return [result_rows(task_ids, table, predictions, roofline_ns, index) for index in range(len(gpus))]
+        log = predictions.log or ((),) * len(gpus)
+        return [
+            (result_rows(task_ids, table, predictions, roofline_ns, index), log[index]) for index in range(len(gpus))
+        ]
 
     def _started_event(self, simulator: KernelSimulator, request: KernelSimulationRequested) -> SimulatorStarted:
         return SimulatorStarted(
@@ -162,11 +170,11 @@ class Simworker:
             worker=self._worker,
         )
 
-    def _logged_event(self, request: KernelSimulationRequested, line: str) -> SimulatorLogged:
+    def _logged_event(self, request: KernelSimulationRequested, *lines: str) -> SimulatorLogged:
         key = (request.run_id, request.config_id)
         first_line = self._line_counts.get(key, 0)
-        self._line_counts[key] = first_line + 1
-        return SimulatorLogged(run_id=request.run_id, config_id=request.config_id, first_line=first_line, lines=(line,))
+        self._line_counts[key] = first_line + len(lines)
+        return SimulatorLogged(run_id=request.run_id, config_id=request.config_id, first_line=first_line, lines=lines)
 
 
 def result_key(simulator: KernelSimulator, config_id: str, task_ids: tuple[str, ...]) -> str:
@@ -217,7 +225,7 @@ def result_rows(
             times(predictions.l2_ns),
             times(predictions.issue_ns),
             times(predictions.launch_ns),
-            pa.nulls(count, pa.int64()),
+            pa.nulls(count, pa.int64()) if predictions.sm_cycles is None else times(predictions.sm_cycles),
             pa.array(np.zeros(count, dtype=np.bool_), type=pa.bool_()),
             pa.array(np.rint(roofline_ns[config]).astype(np.int64), type=pa.int64()),
         ],

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("numba", reason="pip install -r infra/requirements/sass.txt")
 
-from services.simworker.simulators.sass.kernelslist import read_kernelslist
+from services.kernels.sass_traces.kernelslist import read_kernelslist
 from services.simworker.simulators.sass.machine import machine_of
 from services.simworker.simulators.sass.options import read_options
 from services.simworker.simulators.sass.reading import read_kernel

@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("numba", reason="pip install -r infra/requirements/sass.txt")
 
+from services.kernels.sass_traces.kernelslist import read_kernelslist
 from services.simworker.simulators.accelsim.failures import Ended, failure_of
 from services.simworker.simulators.accelsim.output import Output
 from services.simworker.simulators.accelsim.preflight import obstacle, prepare
-from services.simworker.simulators.sass.kernelslist import read_kernelslist
 from services.simworker.simulators.sass.machine import machine_of
 from services.simworker.simulators.sass.options import read_options
 from services.simworker.simulators.sass.reading import read_kernel

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba", reason="pip install -r infra/requirements/sass.txt")
 
+from services.kernels.sass_traces.kernelslist import BadTrace, read_kernelslist
 from services.simworker.simulators.sass import lines, opcodes
 from services.simworker.simulators.sass.kept import read_or_recall
-from services.simworker.simulators.sass.kernelslist import BadTrace, read_kernelslist
 from services.simworker.simulators.sass.reading import read_kernel, read_text
 
 HEADER = (

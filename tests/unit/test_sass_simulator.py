@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("numba", reason="pip install -r infra/requirements/sass.txt")
 
+from services.kernels.sass_traces.kernelslist import BadTrace
 from services.simworker.simulators.sass import core, jit
 from services.simworker.simulators.sass.command import BadInput, simulate_folder
-from services.simworker.simulators.sass.kernelslist import BadTrace
 from services.simworker.simulators.sass.machine import machine_of
 from services.simworker.simulators.sass.reading import read_text
 from services.simworker.simulators.sass.simulator import Simulation, report_of

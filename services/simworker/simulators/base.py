@@ -41,6 +41,8 @@ class Predictions:
     reason: Codes  # index into reasons
     reasons: tuple[str, ...]  # short codes joined by ";": "calibrated:a100_sxm_80gb", "class:wgmma;dtype_fallback"
     tier: str = "A"  # A: from metadata · B: the built-in SASS simulator · C: Accel-Sim
+    sm_cycles: Nanoseconds | None = None  # cycles of an SM, -1 where refused; None: this simulator counts none
+    log: tuple[tuple[str, ...], ...] = ()  # per config, lines for its log
 
     def reasons_of(self, config: int) -> list[str]:
         """One config's reasons, per task."""

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
+from services.runtime.artifacts import ArtifactStore
 from services.simworker.simulators.analytic.simulator import AnalyticSimulator
 from services.simworker.simulators.base import KernelSimulator
 from services.simworker.simulators.roofline import RooflineSimulator
+from services.simworker.simulators.sass.run import SassSimulator
 
 
-def simulators(thread_count: int) -> dict[str, KernelSimulator]:
-    """All simulators of this installation; each may use so many threads."""
-    return {"analytic": AnalyticSimulator(thread_count), "roofline": RooflineSimulator()}
+def simulators(thread_count: int, home: Path | None = None) -> dict[str, KernelSimulator]:
+    """All simulators of this installation; each may use so many threads.
+
+    `home` is where artifacts are: without it there are no SASS traces to simulate, and without numba no `sass`.
+    """
+    found: dict[str, KernelSimulator] = {"analytic": AnalyticSimulator(thread_count), "roofline": RooflineSimulator()}
+    if home is not None and importlib.util.find_spec("numba") is not None:
+        found["sass"] = SassSimulator(
+            ArtifactStore(home / "artifacts").path, thread_count, lambda: _compile(home / "numba"), home / "sass"
+        )
+    return found
+
+
+def _compile(folder: Path) -> None:
+    """Compiled code is kept with the state; where is decided before anything compiled is imported."""
+    from services.simworker.simulators.sass.jit import use_cache  # noqa: PLC0415
+
+    use_cache(folder)
+    from services.simworker.simulators.sass.simulator import compile_core  # noqa: PLC0415
+
+    compile_core()

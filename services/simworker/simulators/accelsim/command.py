@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from services.kernels.sass_traces.kernelslist import BadTrace, read_kernelslist
 from services.simworker.simulators.accelsim.driver import AccelSim, NotUsable, OnLine
 from services.simworker.simulators.accelsim.process import Limits
 from services.simworker.simulators.sass.command import BadInput
-from services.simworker.simulators.sass.kernelslist import BadTrace, read_kernelslist
 from services.simworker.simulators.sass.options import OPTION_FILES, BadConfig
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from services.kernels.sass_traces.kernelslist import BadTrace
 from services.simworker.simulators.accelsim.failures import Failure, failure_of
 from services.simworker.simulators.accelsim.output import KernelBlock, Output
 from services.simworker.simulators.accelsim.preflight import obstacle, prepare
 from services.simworker.simulators.accelsim.process import Limits, run
 from services.simworker.simulators.sass.kept import read_or_recall, sweep
-from services.simworker.simulators.sass.kernelslist import BadTrace
 from services.simworker.simulators.sass.machine import Machine, machine_of
 from services.simworker.simulators.sass.options import OPTION_FILES, read_options
 

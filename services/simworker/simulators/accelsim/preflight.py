@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from services.kernels.sass_traces.containers import open_kernel
+from services.kernels.sass_traces.header import KernelHeader
 from services.simworker.simulators.accelsim.failures import Failure
-from services.simworker.simulators.sass.containers import open_kernel
-from services.simworker.simulators.sass.header import KernelHeader
 from services.simworker.simulators.sass.lines import CLASS_MASK
 from services.simworker.simulators.sass.machine import PIPES, Machine
 from services.simworker.simulators.sass.reading import KernelTrace

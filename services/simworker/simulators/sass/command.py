@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from services.kernels.sass_traces.kernelslist import BadTrace, read_kernelslist
 from services.simworker.simulators.sass.kept import read_or_recall, sweep
-from services.simworker.simulators.sass.kernelslist import BadTrace, read_kernelslist
 from services.simworker.simulators.sass.machine import PIPES, Machine, machine_of
 from services.simworker.simulators.sass.options import BadConfig, read_options
 from services.simworker.simulators.sass.simulator import Simulation, compile_core, report_of

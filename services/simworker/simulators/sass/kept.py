@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from services.simworker.simulators.sass.header import KernelHeader
+from services.kernels.sass_traces.header import KernelHeader
 from services.simworker.simulators.sass.reading import KernelTrace, read_kernel
 
 READER_VERSION = 1  # of what a record means; one more makes all that is kept unused

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from services.simworker.simulators.sass.header import KernelHeader
+from services.kernels.sass_traces.header import KernelHeader
 from services.simworker.simulators.sass.options import BadConfig
 
 PIPES = ("int", "sp", "dp", "sfu", "spec_op_1", "spec_op_2", "spec_op_3", "spec_op_4", "spec_op_5")

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from services.kernels.sass_traces.containers import open_kernel
+from services.kernels.sass_traces.header import KernelHeader, read_header
+from services.kernels.sass_traces.kernelslist import BadTrace
 from services.simworker.simulators.sass import lines
-from services.simworker.simulators.sass.containers import open_kernel
-from services.simworker.simulators.sass.header import KernelHeader, read_header
-from services.simworker.simulators.sass.kernelslist import BadTrace
 from services.simworker.simulators.sass.opcodes import UnknownOpcode, describe
 
 _SLOTS = 4096  # of the opcode table; an architecture has some hundred spellings

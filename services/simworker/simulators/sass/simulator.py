@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from services.kernels.sass_traces.kernelslist import BadTrace
 from services.simworker.simulators.sass import core
-from services.simworker.simulators.sass.kernelslist import BadTrace
 from services.simworker.simulators.sass.machine import PIPES, Machine, machine_of
 from services.simworker.simulators.sass.reading import KernelTrace, read_text
 from services.simworker.simulators.sass.state import (

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+LIST_NAMES = ("kernelslist.g", "kernelslist")
+
 
 class BadTrace(ValueError):
     """A trace that cannot be simulated; the message names the file, the line and the value."""
@@ -16,6 +18,7 @@ class KernelsList:
     so that for real ones nothing of them is ever found in L2.
     """
 
+    path: Path
     files: tuple[Path, ...]
     copy_count: int
 
@@ -38,14 +41,13 @@ def read_kernelslist(folder: Path) -> KernelsList:
             files.append(file)
     if not files:
         raise BadTrace(f"{path}: lists no kernel")
-    return KernelsList(tuple(files), copies)
+    return KernelsList(path, tuple(files), copies)
 
 
 def _list_in(folder: Path) -> Path:
     if folder.exists() and not folder.is_dir():
         return folder
-    names = ("kernelslist.g", "kernelslist")
-    for name in names:
+    for name in LIST_NAMES:
         if (folder / name).exists():
             return folder / name
-    raise BadTrace(f"{folder}: has no {' or '.join(names)}")
+    raise BadTrace(f"{folder}: has no {' or '.join(LIST_NAMES)}")

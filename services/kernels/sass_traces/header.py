@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from services.simworker.simulators.sass.kernelslist import BadTrace
+from services.kernels.sass_traces.kernelslist import BadTrace
 
 SUPPORTED = (70, 72, 75, 80, 86, 87, 89, 90)
 """Binary versions whose instructions `opcodes.py` knows. 89 and 87 are executed as their sibling 86."""

@@ -11,25 +11,25 @@ from typing import BinaryIO, cast
 
 import zstandard
 
-from services.simworker.simulators.sass.header import KernelHeader, read_header
-from services.simworker.simulators.sass.kernelslist import BadTrace
+from services.kernels.sass_traces.header import KernelHeader, read_header
+from services.kernels.sass_traces.kernelslist import BadTrace
 
 BLOCK_BYTES = 1 << 18  # per block: large beside a call, small beside a core's cache
+
+KERNEL_SUFFIXES = (".traceg", ".traceg.xz", ".tracez", ".trace", ".trace.xz")
+_XZ = b"\xfd7zXZ\0"
+_SNIFFED_BYTES = 1 << 16
 
 Opened = tuple[KernelHeader, int, Iterator[bytes]]
 """A header, how many lines it took, and the rest in blocks of any cut."""
 
 
 def open_kernel(path: Path) -> Opened:
-    name = path.name
+    """What a file is, its name says, or, for one without a name of the tracer's (an artifact), its first bytes."""
+    name = path.name if path.name.endswith(KERNEL_SUFFIXES) else path.name[:12] + _suffix_by_content(path)
     if name.endswith(".tracez"):
-        return _open_tracez(path)
-    if not name.endswith((".traceg", ".traceg.xz", ".trace", ".trace.xz")):
-        raise BadTrace(f"{name}: is neither .traceg, .traceg.xz, .tracez nor a raw .trace")
-    if name.endswith(".xz"):
-        stream: BinaryIO = cast("BinaryIO", lzma.open(path))  # noqa: SIM115 - closed by the generator that reads it
-    else:
-        stream = path.open("rb")
+        return _open_tracez(path, name)
+    stream = _open_text(path, name)
     try:
         header, line_count = read_header(_header_lines(stream, name), name)
     except BaseException:
@@ -37,6 +37,38 @@ def open_kernel(path: Path) -> Opened:
         raise
     blocks = _blocks(stream, name)
     return header, line_count, _regrouped(blocks, header, name) if ".traceg" not in name else blocks
+
+
+def read_header_of(path: Path, called: str) -> KernelHeader:
+    """Only the header of a file that is called so, wherever it lies. Raises BadTrace."""
+    if called.endswith(".tracez"):
+        with path.open("rb") as file:
+            return _tracez_header(file, called)[0]
+    with _open_text(path, called) as stream:
+        return read_header(_header_lines(stream, called), called)[0]
+
+
+def _suffix_by_content(path: Path) -> str:
+    with path.open("rb") as file:
+        start = file.read(_SNIFFED_BYTES)
+    packed = ""
+    if start.startswith(_XZ):
+        packed = ".xz"
+        try:
+            start = lzma.LZMADecompressor().decompress(start, _SNIFFED_BYTES)
+        except lzma.LZMAError as error:
+            raise BadTrace(f"{path.name[:12]}: its compressed data is broken or cut ({error})") from error
+    if not start.startswith(b"-"):
+        raise BadTrace(f"{path.name}: is neither .traceg, .traceg.xz, .tracez nor a raw .trace")
+    if b"\0" in start:
+        return ".tracez"
+    return (".traceg" if b"#BEGIN_TB" in start else ".trace") + packed
+
+
+def _open_text(path: Path, name: str) -> BinaryIO:
+    if name.endswith(".xz"):
+        return cast("BinaryIO", lzma.open(path))
+    return path.open("rb")
 
 
 def _header_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
@@ -109,21 +141,26 @@ _COUNT = struct.Struct("<II")
 _WARP = struct.Struct("<IIQ")
 
 
-def _open_tracez(path: Path) -> Opened:
-    name = path.name
+def _open_tracez(path: Path, name: str) -> Opened:
     if not path.is_file():
         raise BadTrace(f"{name}: a .tracez needs seeks, which only a file allows")
     stream = path.open("rb")
     try:
-        start = stream.read(1 << 20)
-        end = start.find(b"\0")
-        if end < 0:
-            raise BadTrace(f"{name}: has no NUL after its header; it was cut or is no .tracez")
-        header, line_count = read_header([*start[:end].splitlines(), b"#"], name)
-        return header, line_count, _tracez_blocks(stream, end + 1, name)
+        header, line_count, begin = _tracez_header(stream, name)
+        return header, line_count, _tracez_blocks(stream, begin, name)
     except BaseException:
         stream.close()
         raise
+
+
+def _tracez_header(stream: BinaryIO, name: str) -> tuple[KernelHeader, int, int]:
+    """The header, its lines, and where the container begins behind it."""
+    start = stream.read(1 << 20)
+    end = start.find(b"\0")
+    if end < 0:
+        raise BadTrace(f"{name}: has no NUL after its header; it was cut or is no .tracez")
+    header, line_count = read_header([*start[:end].splitlines(), b"#"], name)
+    return header, line_count, end + 1
 
 
 def _tracez_blocks(stream: BinaryIO, at: int, name: str) -> Iterator[bytes]:

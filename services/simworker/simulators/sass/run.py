@@ -1,0 +1,184 @@
+"""The built-in SASS simulator as a run's simulator: tasks that name a recorded trace, on any GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from cascade_schemas.gpu import GpuSpec
+from numpy.typing import NDArray
+
+from services.kernels.sass_traces.kernelslist import BadTrace
+from services.kernels.work import WorkTable
+from services.simworker.simulators.base import BOUNDS, FAILED_NS, Z90, Predictions
+
+SIGMA = 0.35
+"""Of ln(hardware ÷ simulated). Published errors of stock Accel-Sim against hardware are 13 to 32 % on average (its own
+release notes for H100, arXiv 2503.20481 for Ampere); we add ours against it. No trace of ours has a measured time."""
+
+SECTOR_BYTES = 32
+_BOUND_SHARE = 0.5  # of the kernel's time that a limit must explain to be called what binds it
+
+
+class SassSimulator:
+    """Each launch alone, with cold caches. Cycles become time at the boost clock; the machine is the datasheet's."""
+
+    name = "sass"
+    version = "1"
+    calibration_digest = ""
+
+    def __init__(
+        self, open_artifact: Callable[[str], Path], thread_count: int, prepare: Callable[[], None], keep: Path
+    ) -> None:
+        """`prepare` sets up the compiler before its first use; `keep` is a folder for traces as arrays."""
+        self._open_artifact = open_artifact
+        self._thread_count = thread_count
+        self._prepare = prepare
+        self._keep = keep
+
+    def simulate(self, work: WorkTable, gpus: Sequence[GpuSpec]) -> Predictions:
+        """Refuses tasks without a trace, and traces that cannot run, each with its reason."""
+        digests = [str(digest) for digest in work.text("sass")]
+        table = _Table(len(gpus), len(digests))
+        if any(digests):
+            self._prepare()
+        for task, digest in enumerate(digests):
+            if not digest:
+                table.refuse(task, "no_sass_trace")
+            else:
+                self._simulate(task, digest, gpus, table)
+        return table.predictions(self._log_of(table, gpus))
+
+    def _simulate(self, task: int, digest: str, gpus: Sequence[GpuSpec], table: _Table) -> None:
+        # Late: what is imported here is compiled, and most runs never ask for it.
+        from services.simworker.simulators.sass.generated import machine_of_gpu  # noqa: PLC0415
+        from services.simworker.simulators.sass.kept import read_or_recall  # noqa: PLC0415
+        from services.simworker.simulators.sass.simulator import Simulation, report_of  # noqa: PLC0415
+
+        try:
+            trace = read_or_recall(self._open_artifact(digest), self._keep)
+        except (BadTrace, LookupError) as error:
+            table.refuse(task, f"sass_trace_unusable: {error}")
+            return
+
+        def on(config: int) -> None:
+            gpu = gpus[config]
+            try:
+                result = Simulation(machine_of_gpu(gpu)).run(trace)
+            except BadTrace as error:
+                table.refuse(task, f"does_not_fit: {error}", config)
+                return
+            if result.cycles is None:
+                table.refuse(task, f"deadlock: {result.deadlock}", config)
+                return
+            table.fill(config, task, gpu, report_of(result), _reason(trace.header.binary_version, gpu))
+
+        with ThreadPoolExecutor(self._thread_count) as pool:
+            list(pool.map(on, range(len(gpus))))
+
+    def _log_of(self, table: _Table, gpus: Sequence[GpuSpec]) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(table.lines[config]) for config in range(len(gpus)))
+
+
+def _reason(binary_version: int, gpu: GpuSpec) -> str:
+    major, minor = gpu.compute_capability or (0, 0)
+    same = binary_version // 10 == major
+    own = "" if same else f";code_of_sm_{binary_version}_on_sm_{major}{minor}"
+    return f"sass:not_validated_on_hardware;cold_caches{own}"
+
+
+class _Table:
+    """Predictions in the making; rows are configs, columns tasks. Threads write different rows."""
+
+    def __init__(self, configs: int, tasks: int) -> None:
+        shape = (configs, tasks)
+        self.duration_ns = np.full(shape, FAILED_NS, dtype=np.int64)
+        self.parts = {name: np.zeros(shape, dtype=np.int64) for name in ("tensor", "dram", "l2", "issue", "launch")}
+        self.cycles = np.full(shape, -1, dtype=np.int64)
+        self.bound = np.full(shape, BOUNDS.index("none"), dtype=np.uint8)
+        self.reason: list[list[str]] = [[""] * tasks for _ in range(configs)]
+        self.lines: list[list[str]] = [[] for _ in range(configs)]
+
+    def refuse(self, task: int, reason: str, config: int | None = None) -> None:
+        for row in range(len(self.reason)) if config is None else (config,):
+            self.reason[row][task] = reason
+
+    def fill(self, config: int, task: int, gpu: GpuSpec, report: dict[str, object], reason: str) -> None:
+        cycles = _number(report, "cycles")
+        ns_per_cycle = 1e9 / gpu.boost_hz
+        duration = max(1, round(cycles * ns_per_cycle))
+        busy = report["pipe_busy_cycles"]
+        assert isinstance(busy, dict)
+        sub_cores = gpu.sm_count * 4
+        arithmetic = max((count for name, count in busy.items() if name != "memory"), default=0)
+        moved = _number(report, "dram_read_bytes") + _number(report, "dram_write_bytes")
+        sectors = _number(report, "l2_read_sectors") + _number(report, "l2_write_sectors")
+        limits = {
+            "tensor": arithmetic / sub_cores * ns_per_cycle,
+            "dram": moved / gpu.dram_bytes_per_s * 1e9,
+            "l2": sectors * SECTOR_BYTES / gpu.l2_bytes_per_s * 1e9 if gpu.l2_bytes_per_s else 0.0,
+            "issue": _number(report, "warp_instructions") / sub_cores * ns_per_cycle,
+        }
+        for name, value in limits.items():
+            self.parts[name][config, task] = round(value)
+        largest = max(limits, key=lambda name: limits[name])
+        # Where no rate explains half of the time, warps wait for each other and for latencies: that is issue.
+        bound = largest if limits[largest] >= _BOUND_SHARE * duration else "issue"
+        self.bound[config, task] = BOUNDS.index(bound)
+        self.duration_ns[config, task] = duration
+        self.cycles[config, task] = cycles
+        self.reason[config][task] = reason
+        self.lines[config].append(_line(report))
+
+    def predictions(self, log: tuple[tuple[str, ...], ...]) -> Predictions:
+        reasons = tuple(dict.fromkeys(reason for row in self.reason for reason in row))
+        codes = {reason: code for code, reason in enumerate(reasons)}
+        reason = np.array([[codes[reason] for reason in row] for row in self.reason], dtype=np.int16)
+        spread = math.exp(Z90 * SIGMA)
+        has_time = self.duration_ns != FAILED_NS
+
+        def scaled(factor: float) -> NDArray[np.int64]:
+            return np.where(has_time, np.rint(self.duration_ns * factor), FAILED_NS).astype(np.int64)
+
+        return Predictions(
+            duration_ns=self.duration_ns,
+            p10_ns=scaled(1 / spread),
+            p90_ns=scaled(spread),
+            tensor_ns=self.parts["tensor"],
+            dram_ns=self.parts["dram"],
+            l2_ns=self.parts["l2"],
+            issue_ns=self.parts["issue"],
+            launch_ns=self.parts["launch"],
+            bound=self.bound,
+            sigma=np.full(self.duration_ns.shape, SIGMA, dtype=np.float32),
+            reason=reason,
+            reasons=reasons,
+            tier="B",
+            sm_cycles=self.cycles,
+            log=log,
+        )
+
+
+def _number(report: dict[str, object], name: str) -> int:
+    value = report[name]
+    assert isinstance(value, int)
+    return value
+
+
+def _line(report: dict[str, object]) -> str:
+    """One line of the run's log: what a user wants to know of a kernel first."""
+    stalls = report["stall_cycles"]
+    assert isinstance(stalls, dict)
+    total = sum(stalls.values())
+    waits = ", ".join(f"{name} {count / total:.0%}" for name, count in stalls.items() if total and count)
+    reads, hits = _number(report, "l2_read_sectors"), _number(report, "l2_read_hits")
+    l2 = f"{hits / reads:.0%}" if reads else "none"
+    moved = _number(report, "dram_read_bytes") + _number(report, "dram_write_bytes")
+    return (
+        f"{str(report['name'])[:120]}: {_number(report, 'cycles'):,} cycles, {_number(report, 'warp_instructions'):,} "
+        f"warp instructions, IPC {report['ipc']}, {_number(report, 'ctas_per_sm')} CTAs per SM "
+        f"(limited by {report['limited_by']}), L2 read hits {l2}, DRAM {moved / 1e6:.2f} MB; waits: {waits or 'none'}"
+    )
