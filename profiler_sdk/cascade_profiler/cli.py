@@ -135,9 +135,14 @@ def _status(command: Sequence[str], environ: Mapping[str, str]) -> int:
         raise Mistake(f"{command[0]!r} is no program here; write: {_USAGE}") from error
     while True:
         try:
-            return process.wait()
+            return _as_shells_say(process.wait())
         except KeyboardInterrupt:
             continue  # it was told too; its workers send what they have
+
+
+def _as_shells_say(status: int) -> int:
+    """Killed by signal 9: 137."""
+    return status if status >= 0 else 128 - status
 
 
 def _name(command: Sequence[str]) -> str:
@@ -194,7 +199,7 @@ def _under_nvbit(options: argparse.Namespace, command: Sequence[str]) -> int:
 
 def _ended(process: subprocess.Popen[bytes]) -> int | None:
     try:
-        return process.wait(1.0)
+        return _as_shells_say(process.wait(1.0))
     except subprocess.TimeoutExpired:
         return None
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cascade_schemas.codec import encode
 from cascade_schemas.events import (
     AnyEvent,
     HostProfileRecorded,
@@ -20,6 +21,7 @@ from cascade_schemas.events import (
     TraceEnded,
     TraceHeartbeat,
 )
+from cascade_schemas.recording import packed_records
 
 from cascade_profiler.destinations import Destination
 from cascade_profiler.outbox import HEARTBEAT_S, Delivery, Item, Outbox
@@ -84,6 +86,8 @@ class Recorder:
             heartbeat=self._beat,
             heartbeat_s=heartbeat_s,
         )
+        # pyarrow imports what it finds (pandas) with its first array; while the interpreter exits that fails.
+        packed_records([encode(started, is_compressed=True)], 0)
         self._say(started)
 
     def step(self, step: StepFacts, launches: Launches | None = None, ops: Ops | None = None) -> bool:

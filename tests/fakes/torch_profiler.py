@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,6 +51,7 @@ class FakeTorch:
     """Put in the place of the module torch. `kernels_per_step`: launches that each `work` call adds."""
 
     def __init__(self, *, has_gpu: bool = True, is_blind: bool = False) -> None:
+        self.__spec__ = ModuleSpec("torch", None)
         self.cuda = SimpleNamespace(
             is_available=lambda: has_gpu,
             current_device=lambda: 0,
