@@ -13,6 +13,8 @@ from rich.text import Text
 Report = Mapping[str, Any]
 
 _ASSUMPTIONS = {
+    "host_time_of_source_machine": "host time was measured without a profiler on the traced machine and taken for all",
+    "profiled_steps_stand_for_all": "only some steps were profiled while tracing; they stand for all",
     "host_not_measured": "no unprofiled host baseline: a step is GPU time plus launch gaps; p10 is GPU time alone",
     "host_issue_assumed_in_p90": "p90 of a step is at least a Python host's launch rate for eager launches",
     "missing_ranks_assumed_equal": "ranks missing from the trace are assumed equal to those present",

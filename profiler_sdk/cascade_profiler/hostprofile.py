@@ -15,7 +15,7 @@ STEPS_LIMIT = 100_000
 
 
 class HostStep(NamedTuple):
-    """One unprofiled step: when it began, the time spent in the worker's two calls, and when it ended."""
+    """One unprofiled step: what it was, the time until its work was issued, and when it ended."""
 
     facts: StepFacts
     host_ns: int

@@ -95,14 +95,11 @@ class Tracer:
         """`is_over`: no sample_tokens follows."""
         self._pending.append(_Open(batch, began_ns, self._now_ns() - began_ns, self._window is not None))
         if is_over or len(self._pending) > 4:
-            self._end_step(0)
+            self._end_step()
 
-    def before_sample(self) -> int:
-        return self._now_ns()
-
-    def after_sample(self, began_ns: int) -> None:
+    def after_sample(self) -> None:
         if self._pending:
-            self._end_step(self._now_ns() - began_ns)
+            self._end_step()
 
     def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> Delivery:
         """End the trace; in whatever thread, once."""
@@ -112,7 +109,7 @@ class Tracer:
             self._is_over = True
         deadline_s = time.monotonic() + timeout_s
         while self._pending:
-            self._end_step(0)
+            self._end_step()
         if self._collector is not None:
             self._close_window(self._collector, is_last=True)
             self._windows.put(None)
@@ -137,7 +134,7 @@ class Tracer:
 
     # --- steps and windows --------------------------------------------------------------------------------------
 
-    def _end_step(self, sample_ns: int) -> None:
+    def _end_step(self) -> None:
         opened = self._pending.pop(0)
         ended_ns = self._now_ns()
         facts = StepFacts(
@@ -149,8 +146,9 @@ class Tracer:
         self._next_step += 1
         if self._collector is None:
             if len(self._host_steps) < STEPS_LIMIT:
+                # Only execute_model: it issues work and goes on, where sampling waits for the GPU's answer.
                 end_ns = facts.start_ns + facts.duration_ns
-                self._host_steps.append(HostStep(facts, opened.host_ns + sample_ns, end_ns))
+                self._host_steps.append(HostStep(facts, opened.host_ns, end_ns))
             self.recorder.step(facts)
         elif opened.is_profiled and self._window is not None:
             self._window.append(facts)

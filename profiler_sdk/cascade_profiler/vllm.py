@@ -151,10 +151,9 @@ def _wrap(worker_class: Any) -> None:
         tracer = _seat.tracer
         if tracer is None:
             return sample(self, *args, **kwargs)
-        began_ns = tracer.before_sample()
         output = sample(self, *args, **kwargs)
         try:
-            tracer.after_sample(began_ns)
+            tracer.after_sample()
         except Exception as error:  # noqa: BLE001
             _fail("after sampling", error)
         return output

@@ -162,7 +162,7 @@ class HostProfileRecorded(Event):
     key_field: ClassVar[str] = "trace_id"
     type: Literal["HostProfileRecorded"] = "HostProfileRecorded"
     trace_id: str
-    step_host_ns: tuple[int, ...]  # in execute_model and sample_tokens
+    step_host_ns: tuple[int, ...]  # until the host has issued the step's work: in execute_model
     step_gpu_ns: tuple[int, ...]  # between two events on the GPU; 0: not measured
     ttft_ns: tuple[int, ...] = ()  # per request; 0: not measured
     tpot_ns: tuple[int, ...] = ()

@@ -66,3 +66,7 @@ comment on column traces.kernel_count is 'Launches of kernels';
 comment on column traces.signature_count is 'Distinct (name, grid, block) of kernels';
 comment on column traces.task_count is 'Distinct kernel tasks';
 comment on column traces.step_count is 'Engine steps over all ranks, empty ones included';
+comment on column configs.measured_ttft_ns is 'Of the real job without a profiler, on the GPU the trace was recorded on';
+comment on column configs.measured_tpot_ns is 'Of the real job without a profiler, on the GPU the trace was recorded on';
+comment on column configs.ttft_error_ppm is '(forward - measured) / measured of TTFT in parts per million; on the source GPU only';
+comment on column configs.tpot_error_ppm is '(forward - measured) / measured of TPOT in parts per million; on the source GPU only';

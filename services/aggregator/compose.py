@@ -7,11 +7,13 @@ that is what makes two machines, and a replay, agree on every stored number.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
 import numpy as np
+from cascade_schemas.events import HostProfileMeasured
 from numpy.typing import NDArray
 
 from services.aggregator.run_state import TraceColumns
@@ -22,6 +24,7 @@ HOST_NOT_MEASURED = "host_not_measured"
 HOST_ISSUE_ASSUMED = "host_issue_assumed_in_p90"
 MISSING_RANKS_EQUAL = "missing_ranks_assumed_equal"
 PROFILED_STEPS_STAND_FOR_ALL = "profiled_steps_stand_for_all"
+HOST_OF_SOURCE_MACHINE = "host_time_of_source_machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,71 @@ def _busy_span_sum(start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]) 
 
 
 @dataclass(frozen=True, slots=True)
+class HostTimes:
+    """Per row of a layout the host's time without a profiler: median, and 10th and 90th percentile of equal steps.
+
+    Arrays of shape (3, rows), in the order p10, median, p90; -1 where no baseline step is like this one.
+    """
+
+    issue_ns: NDArray[np.int64]  # until the host has issued the step's work; goes on beside the GPU
+    exposed_ns: NDArray[np.int64]  # between two steps, when nothing is issued
+
+    @property
+    def is_known(self) -> NDArray[np.bool_]:
+        known: NDArray[np.bool_] = self.issue_ns[1] >= 0
+        return known
+
+
+def host_times(
+    layout: StepLayout, tokens: Mapping[int, tuple[int, int]], profile: HostProfileMeasured | None
+) -> HostTimes:
+    """Each step's host times from the baseline steps that worked on as much: equal tokens of prefill and of decode.
+
+    Where there is no equal one, the nearest in tokens of the same phase: host time follows requests, not tokens.
+    tokens: (context, generation) of each step of the trace.
+    """
+    rows = len(layout.row_step)
+    unknown = np.full((3, rows), -1, dtype=np.int64)
+    if profile is None or not profile.step_context_tokens or not profile.step_host_ns:
+        return HostTimes(unknown, unknown.copy())
+    context = np.array(profile.step_context_tokens, dtype=np.int64)
+    generation = np.array(profile.step_generation_tokens, dtype=np.int64)
+    issue = np.array(profile.step_host_ns, dtype=np.int64)
+    exposed = np.array(profile.step_gap_ns or [0] * len(issue), dtype=np.int64)
+    found_issue, found_exposed = unknown, unknown.copy()
+    known: dict[tuple[int, int], tuple[NDArray[np.int64], NDArray[np.int64]] | None] = {}
+    for row, step in enumerate(layout.row_step.tolist()):
+        asked = tokens.get(step)
+        if asked is None:
+            continue
+        if asked not in known:
+            chosen = _alike(context, generation, asked)
+            known[asked] = (_percentiles(issue[chosen]), _percentiles(exposed[chosen])) if len(chosen) else None
+        if (times := known[asked]) is not None:
+            found_issue[:, row], found_exposed[:, row] = times
+    return HostTimes(found_issue, found_exposed)
+
+
+def _alike(context: NDArray[np.int64], generation: NDArray[np.int64], asked: tuple[int, int]) -> NDArray[np.intp]:
+    equal = np.flatnonzero((context == asked[0]) & (generation == asked[1]))
+    if len(equal):
+        return equal
+    same_phase = np.flatnonzero(((context > 0) == (asked[0] > 0)) & ((generation > 0) == (asked[1] > 0)))
+    if not len(same_phase):
+        return same_phase
+    distance = np.abs(context[same_phase] - asked[0]) + np.abs(generation[same_phase] - asked[1])
+    nearest: NDArray[np.intp] = same_phase[distance == distance.min()]
+    return nearest
+
+
+def _percentiles(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """10th, 50th and 90th, each one of the values: integers stay integers on every machine."""
+    ordered = np.sort(values)
+    picked: NDArray[np.int64] = ordered[[len(ordered) // 10, len(ordered) // 2, (len(ordered) * 9) // 10]]
+    return picked
+
+
+@dataclass(frozen=True, slots=True)
 class StepTimes:
     """Predicted times of every step of a trace on some configs; shape (configs, steps) where not said otherwise."""
 
@@ -145,6 +213,7 @@ def step_times(
     sigma: NDArray[np.float64],
     weight_ns: NDArray[np.int64],
     gaps: LaunchGaps,
+    host: HostTimes | None = None,
 ) -> StepTimes:
     """Times of all steps on all configs.
 
@@ -153,6 +222,9 @@ def step_times(
 
     Errors of kernels of one family are taken as fully correlated, of different families as independent (SIMULATION
     3.6): the step's sigma is the root of the sum over families of (Σ t·sigma)², divided by the step's time.
+
+    With a baseline a step takes as long as the slower of GPU and host, and the time between steps on top: the host
+    issues the next step's work while the GPU is busy. Without one, host time only widens p90.
     """
     config_count = len(duration_ns)
     durations = duration_ns[:, by_family.order]
@@ -179,6 +251,18 @@ def step_times(
     with_host_gaps = gpu + np.where(layout.traced_gap_ns >= 0, layout.traced_gap_ns // 2, 0)
     issued_by_host = np.where(layout.traced_gap_ns < 0, layout.eager_count * gaps.host_issue_ns, 0)
     high = np.maximum(np.maximum(high, with_host_gaps), np.maximum(issued_by_host, value))
+    if host is not None and host.is_known.any():
+        low, value, high = (
+            np.where(host.is_known, np.maximum(of_gpu, issue) + exposed, without)
+            for of_gpu, without, issue, exposed in zip(
+                (low, value, gpu * np.exp(Z90 * step_sigma) + layout.gap_ns),
+                (low, value, high),
+                host.issue_ns,
+                host.exposed_ns,
+                strict=True,
+            )
+        )
+        high = np.maximum(high, value)
     coverage = np.divide(weight_known, weight_all, out=np.zeros_like(total), where=weight_all > 0)
     return _slowest_rank(
         layout,

@@ -76,6 +76,11 @@ class TracePredictor:
         self.steps = [step for (rank, _), step in sorted(trace.steps.items()) if rank == first_rank]
         assert trace.completed is not None
         self._span = ttft.measured_request(self.steps, self.started.prompts or trace.completed.prompts)
+        # What a CPU engine spends in a step is the model's own work, not the host's.
+        profile = trace.host_profile if self.started.provenance == "measured" else None
+        tokens = {step.step: (step.context_tokens, step.generation_tokens) for step in self.steps}
+        self._host = compose.host_times(self._layout, tokens, profile)
+        self._profile = profile
 
     def measured(self, family: NDArray[np.object_]) -> NDArray[np.int64]:
         """Median measured time per task; families say which tasks are collectives."""
@@ -146,7 +151,9 @@ class TracePredictor:
         """duration_ns, sigma: (configs, tasks); failures filled in or -1."""
         is_measured = (measured_ns > 0).any()
         weight_ns = np.where(measured_ns > 0, measured_ns, 1) if is_measured else np.ones_like(measured_ns)
-        return compose.step_times(self._layout, self._family_counts(family), duration_ns, sigma, weight_ns, self._gaps)
+        return compose.step_times(
+            self._layout, self._family_counts(family), duration_ns, sigma, weight_ns, self._gaps, self._host
+        )
 
     def request_times(self, times: compose.StepTimes, config: int) -> tuple[Estimate | None, Estimate | None]:
         """TTFT and TPOT of one config."""
@@ -282,6 +289,7 @@ class TracePredictor:
                 coverage_ppm=coverage_ppm,
                 reason=reason,
             )
+        real = self._against_reality(results, measured_ns)
         return AccuracyMeasured(
             run_id=run_id,
             config_id=config.config.config_id,
@@ -292,12 +300,31 @@ class TracePredictor:
             total_error_ppm=round(compared.total_error * 1e6),
             roofline_mape_ppm=round(roofline.mape * 1e6) if roofline else None,
             coverage_ppm=coverage_ppm,
-        )
+        ).model_copy(update=real)
+
+    def _against_reality(self, results: ResultColumns, measured_ns: NDArray[np.int64]) -> dict[str, int]:
+        """TTFT and TPOT of the unprofiled job, and how far those composed of forward predictions are from them."""
+        request = self._span.request
+        if self._profile is None or request < 0:
+            return {}
+        forward = results.duration_ns[None, :]
+        times = self.step_times(forward, results.sigma[None, :], results.family, measured_ns)
+        found: dict[str, int] = {}
+        predicted = dict(zip(("ttft", "tpot"), self.request_times(times, 0), strict=True))
+        for name, measured in (("ttft", self._profile.ttft_ns), ("tpot", self._profile.tpot_ns)):
+            if request >= len(measured) or measured[request] <= 0:
+                continue
+            found[f"measured_{name}_ns"] = measured[request]
+            if (estimate := predicted[name]) is not None:
+                found[f"{name}_error_ppm"] = round((estimate.value_ns - measured[request]) * 1e6 / measured[request])
+        return found
 
     def _assumptions(self) -> tuple[str, ...]:
         found = []
-        if self.trace.host_profile is None:
+        if not self._host.is_known.all() or not len(self._layout.row_step):
             found.append(compose.HOST_NOT_MEASURED)
+        if self._host.is_known.any():
+            found.append(compose.HOST_OF_SOURCE_MACHINE)
         if not self._is_measured:
             found.append(compose.HOST_ISSUE_ASSUMED)
         if self.started.world_size > self.started.rank_count:

@@ -218,6 +218,18 @@ def _error(row: Mapping[str, Any]) -> Report | None:
         "weighted_error": _ratio(row["weighted_error_ppm"]),
         "total_error": _ratio(row["total_error_ppm"]),
         "roofline_mape": _ratio(row["roofline_mape_ppm"]),
+    } | _against_reality(row)
+
+
+def _against_reality(row: Mapping[str, Any]) -> Report:
+    """Only where the real job was timed without a profiler."""
+    if row["measured_ttft_ns"] is None and row["measured_tpot_ns"] is None:
+        return {}
+    return {
+        "ttft_error": _ratio(row["ttft_error_ppm"]),
+        "tpot_error": _ratio(row["tpot_error_ppm"]),
+        "measured_ttft_ms": _ms(row["measured_ttft_ns"]),
+        "measured_tpot_ms": _ms(row["measured_tpot_ns"]),
     }
 
 
@@ -228,6 +240,10 @@ def _reasons(row: Mapping[str, Any]) -> str:
         "tpot": row["tpot_reason"],
     }
     return "; ".join(f"{what} null: {why}" for what, why in said.items() if why)
+
+
+def _ms(time_ns: int | None) -> float | None:
+    return None if time_ns is None else time_ns / 1e6
 
 
 def _ratio(ppm: int | None) -> float | None:

@@ -139,7 +139,7 @@ create or replace view configs as
         r.source_gpu, k.kernel_ns, q.request, q.prompt_tokens, q.ttft_ns, q.ttft_p10_ns, q.ttft_p90_ns, q.ttft_reason,
         q.tpot_ns, q.tpot_p10_ns, q.tpot_p90_ns, q.tpot_reason, q.infeasible, a.coverage_ppm, a.median_ape_ppm,
         a.mape_ppm, a.weighted_error_ppm, a.total_error_ppm, a.roofline_mape_ppm, a.kernel_count,
-        a.reason as error_reason
+        a.reason as error_reason, a.measured_ttft_ns, a.measured_tpot_ns, a.ttft_error_ppm, a.tpot_error_ppm
     from run_configs c
         join runs r using (run_id)
         left join (select run_id, config_id, sum(duration_ns * launch_count)::bigint as kernel_ns

@@ -182,6 +182,10 @@ class Accuracy(BaseModel):
     weighted_error: float | None
     total_error: float | None
     roofline_mape: float | None
+    ttft_error: float | None = None  # of the forward prediction, against the real job without a profiler
+    tpot_error: float | None = None
+    measured_ttft_ms: float | None = None
+    measured_tpot_ms: float | None = None
 
 
 class ConfigReport(BaseModel):

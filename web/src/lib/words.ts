@@ -22,6 +22,9 @@ const ASSUMPTIONS: Readonly<Record<string, string>> = {
   host_not_measured:
     'No unprofiled host baseline: a step is GPU time plus default launch gaps; its p10 is GPU time alone.',
   host_issue_assumed_in_p90: "The p90 of a step is at least a Python host's launch rate for eager launches.",
+  host_time_of_source_machine:
+    'Host time was measured without a profiler on the machine that was traced, and is taken to be the same beside every GPU.',
+  profiled_steps_stand_for_all: 'Only some steps were profiled while tracing; they stand for all.',
   missing_ranks_assumed_equal: 'Ranks missing from the trace are assumed equal to those present.',
 }
 
