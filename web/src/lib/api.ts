@@ -83,8 +83,27 @@ export const api = {
   startRun: async (body: RunBody) => (await ask<{ readonly run_id: string }>('/api/runs', body)).run_id,
   cancelRun: (id: string) => ask<{ readonly status: string }>(`/api/runs/${encodeURIComponent(id)}/cancel`, {}),
   verifyRun: (id: string) => ask<Verification>(`/api/runs/${encodeURIComponent(id)}/verify`, {}),
+  logLines: (runId: string, configId: string, first: number, count: number) =>
+    ask<LogLines>(`/api/runs/${encodeURIComponent(runId)}/log/${encodeURIComponent(configId)}?from=${first}&count=${count}`),
+  logSearch: (runId: string, configId: string, text: string, first: number) =>
+    ask<LogMatches>(
+      `/api/runs/${encodeURIComponent(runId)}/log/${encodeURIComponent(configId)}/search?q=${encodeURIComponent(text)}&from=${first}&limit=1000`,
+    ),
   importSample: async (name: string) =>
     (await ask<{ readonly trace_id: string }>('/api/samples', { name })).trace_id,
+}
+
+export interface LogLines {
+  readonly first: number
+  readonly total: number
+  readonly lines: readonly string[]
+}
+
+export interface LogMatches {
+  readonly matches: readonly { readonly line: number; readonly text: string }[]
+  /** How many there are in all. */
+  readonly total: number
+  readonly next: number | null
 }
 
 export interface RunBody {

@@ -162,6 +162,7 @@ const task = (id: string): FeedEvent => ({
     tokens_per_expert: [],
     ranks: 1,
     moved_bytes: null,
+    sass: '',
   },
 })
 
@@ -209,20 +210,6 @@ describe('a run in the making', () => {
     const cancelled: FeedEvent = { type: 'RunCancelled', run_id: 'r1' }
     expect(folded(asked, cancelled).status).toBe('cancelled')
     expect(folded(asked, ended, cancelled).status).toBe('completed')
-  })
-
-  it('keeps the log in the order in which it was said', () => {
-    const said = (line: string, leftOut = 0): FeedEvent => ({
-      type: 'SimulatorLogged',
-      run_id: 'r1',
-      config_id: 'c1',
-      first_line: 0,
-      lines: [line],
-      left_out_line_count: leftOut,
-    })
-    const { log } = folded(asked, said('one'), said('two', 7))
-    expect(log.lineCount).toBe(3)
-    expect(log.chunks.flatMap((chunk) => chunk.lines)).toEqual(['one', 'two', '… 7 lines were left out'])
   })
 
   it('counts what it does not know instead of stumbling over it', () => {

@@ -14,7 +14,6 @@ export interface Run {
   readonly failedCount: number
   readonly trace: Trace
   readonly configs: readonly Config[]
-  readonly log: Log
   /** Records of types this page does not know: shown, never dropped in silence. */
   readonly unknownCount: number
 }
@@ -92,16 +91,6 @@ export interface Accuracy {
   readonly reason: string
 }
 
-export interface Log {
-  readonly chunks: readonly LogChunk[]
-  readonly lineCount: number
-}
-
-export interface LogChunk {
-  readonly configId: string
-  readonly lines: readonly string[]
-}
-
 export function emptyRun(runId: string): Run {
   return {
     runId,
@@ -128,7 +117,6 @@ export function emptyRun(runId: string): Run {
       steps: new Map(),
     },
     configs: [],
-    log: { chunks: [], lineCount: 0 },
     unknownCount: 0,
   }
 }
@@ -188,8 +176,6 @@ export function applyEvent(run: Run, event: FeedEvent | null): Run {
       return event.run_id === run.runId ? requested(run, event) : run
     case 'RunCancelled':
       return run.status === 'running' || run.status === 'unknown' ? { ...run, status: 'cancelled' } : run
-    case 'SimulatorLogged':
-      return { ...run, log: withLines(run.log, event) }
     case 'KernelsSimulated':
       return withConfig(run, event.config_id, (config) =>
         withResults(config, event.rows.texts('task_id'), event.rows.texts('family'), event.rows.numbers('duration_ns')),
@@ -252,6 +238,7 @@ export function applyEvent(run: Run, event: FeedEvent | null): Run {
     case 'RunFailed':
       return { ...run, status: 'failed', reason: event.reason }
     case 'SimulatorStarted':
+    case 'SimulatorLogged': // lines are asked for by number, where someone reads them
     case 'SimulatorFinished':
     case 'SignatureTraced':
     case 'LaunchesTraced':
@@ -282,7 +269,6 @@ export const FOLDED_TYPES: readonly FeedEvent['type'][] = [
   'TraceRejected',
   'RunRequested',
   'RunCancelled',
-  'SimulatorLogged',
   'KernelsSimulated',
   'KernelsPredicted',
   'StepsPredicted',
@@ -341,18 +327,6 @@ function withResults(
     if (durations[row] == null) failedCount += 1
   })
   return { ...config, results, failedCount }
-}
-
-function withLines(
-  log: Log,
-  said: { readonly config_id: string; readonly lines: readonly string[]; readonly left_out_line_count: number },
-): Log {
-  const leftOut = said.left_out_line_count > 0 ? [`… ${said.left_out_line_count} lines were left out`] : []
-  const lines = [...said.lines, ...leftOut]
-  return {
-    chunks: [...log.chunks, { configId: said.config_id, lines }],
-    lineCount: log.lineCount + lines.length,
-  }
 }
 
 function estimate(said: EstimateNs): Estimate {

@@ -1,64 +1,142 @@
-import { useVirtualizer } from '@tanstack/react-virtual'
 import { getRouteApi } from '@tanstack/react-router'
-import { useEffect, useMemo, useRef, useState } from 'react'
-import { counted } from '../../lib/format'
+import { useEffect, useRef, useState, type ReactNode } from 'react'
+import { api } from '../../lib/api'
+import { counted, count } from '../../lib/format'
 import { letter, shortName } from '../../lib/gpus'
-import { requestedConfigs, type Log, type Run } from '../../store/run'
+import { isOver, requestedConfigs, type Run } from '../../store/run'
+import { Problem } from '../Problem'
 import styles from './LogPane.module.css'
+import { LogView } from './logView'
 
-const LINE_PX = 20
+const GROWS_EVERY_MS = 1000
 const route = getRouteApi('/runs/$runId/')
 
-/** What the simulators say, all of them or one; follows the newest line until one scrolls away from it. */
+/** What a config's simulator says, by number from the server; follows the newest line until one scrolls away from it. */
 export function LogPane({ run }: { readonly run: Run }) {
   const { log: chosen } = route.useSearch()
   const navigate = route.useNavigate()
-  const names = useMemo(
-    () => new Map(requestedConfigs(run).map(({ spec }, index) => [spec.config_id, { letter: letter(index), name: shortName(spec.gpu), label: spec.label }])),
-    [run],
-  )
-  const configId = [...names].find(([, { label }]) => label === chosen)?.[0]
-  const lines = useMemo(() => linesOf(run.log, configId), [run.log, configId])
-  const [isFollowing, setIsFollowing] = useState(true)
-  const scroller = useRef<HTMLDivElement>(null)
-  // The library's functions change with every call by design; nothing here remembers them.
-  // eslint-disable-next-line react-hooks/incompatible-library
-  const rows = useVirtualizer({
-    count: lines.length,
-    getScrollElement: () => scroller.current,
-    estimateSize: () => LINE_PX,
-    overscan: 20,
-  })
-  useEffect(() => {
-    if (isFollowing && lines.length > 0) rows.scrollToIndex(lines.length - 1, { align: 'end' })
-  }, [isFollowing, lines.length, rows])
-  const choose = (label: string) =>
-    void navigate({
-      search: (before) => ({ ...before, log: label === '' ? undefined : label }),
-      replace: true,
-      resetScroll: false,
-    })
+  const configs = requestedConfigs(run)
+  const config = configs.find(({ spec }) => spec.label === chosen) ?? configs[0]
+  const choose = (label: string) => void navigate({ search: (before) => ({ ...before, log: label }), replace: true, resetScroll: false })
   return (
     <section className="panel" aria-labelledby="log">
+      {config === undefined ? (
+        <p className={styles.empty}>
+          <span id="log">The log</span> begins with the run.
+        </p>
+      ) : (
+        <OneLog
+          key={config.spec.config_id}
+          runId={run.runId}
+          configId={config.spec.config_id}
+          isGrowing={!isOver(run)}
+          choice={
+            <select className="field" aria-label="Whose log" value={config.spec.label} onChange={(event) => choose(event.target.value)}>
+              {configs.map(({ spec }, index) => (
+                <option key={spec.config_id} value={spec.label}>
+                  {letter(index)} {shortName(spec.gpu)}
+                  {spec.label.includes(':') ? ` ${spec.label.slice(spec.label.indexOf(':') + 1)}` : ''}
+                </option>
+              ))}
+            </select>
+          }
+        />
+      )}
+    </section>
+  )
+}
+
+interface OneLogProps {
+  readonly runId: string
+  readonly configId: string
+  readonly isGrowing: boolean
+  readonly choice: ReactNode
+}
+
+function OneLog({ runId, configId, isGrowing, choice }: OneLogProps) {
+  const scroller = useRef<HTMLDivElement>(null)
+  const view = useRef<LogView | null>(null)
+  const [total, setTotal] = useState<number | null>(null)
+  const [isFollowing, setFollowing] = useState(true)
+  const [error, setError] = useState<Error | null>(null)
+  const search = useLogSearch(runId, configId, setError)
+
+  useEffect(() => {
+    if (scroller.current === null) return undefined
+    const made = new LogView({
+      scroller: scroller.current,
+      ask: (first, lines) => api.logLines(runId, configId, first, lines),
+      onTotal: setTotal,
+      onFailed: setError,
+      onScrolledAway: () => setFollowing(false),
+      styles,
+    })
+    view.current = made
+    made.refresh()
+    return () => {
+      made.close()
+      view.current = null
+    }
+  }, [runId, configId])
+  useEffect(() => view.current?.follow(isFollowing), [isFollowing])
+  useEffect(() => {
+    if (!isGrowing) {
+      view.current?.refresh()
+      return undefined
+    }
+    const timer = window.setInterval(() => view.current?.refresh(), GROWS_EVERY_MS)
+    return () => window.clearInterval(timer)
+  }, [isGrowing, runId, configId])
+  const { query, line, goTo } = search
+  useEffect(() => view.current?.show(query, line), [query, line])
+
+  return (
+    <>
       <div className={styles.head}>
         <h2 id="log">Log</h2>
-        <label className="visually-hidden" htmlFor="log-of">
-          Whose log
-        </label>
-        <select id="log-of" className="field" value={chosen ?? ''} onChange={(event) => choose(event.target.value)}>
-          <option value="">all simulators</option>
-          {[...names].map(([id, { letter: of, name, label }]) => (
-            <option key={id} value={label}>
-              {of} {name}
-            </option>
-          ))}
-        </select>
+        {choice}
         <label className={styles.follow}>
-          <input type="checkbox" checked={isFollowing} onChange={(event) => setIsFollowing(event.target.checked)} />
+          <input type="checkbox" checked={isFollowing} onChange={(event) => setFollowing(event.target.checked)} />
           Follow
         </label>
-        <span className={styles.count}>{counted(lines.length, 'line')}</span>
+        <form
+          className={styles.find}
+          onSubmit={(event) => {
+            event.preventDefault()
+            setFollowing(false)
+            goTo(1)
+          }}
+        >
+          <input
+            className="field"
+            type="search"
+            aria-label="Search the log"
+            placeholder="Search"
+            value={query}
+            onChange={(event) => search.setQuery(event.target.value)}
+            onKeyDown={(event) => {
+              if (event.key !== 'Enter' || !event.shiftKey) return
+              event.preventDefault()
+              setFollowing(false)
+              goTo(-1)
+            }}
+          />
+          <button type="button" className="button quiet" aria-label="Previous match" disabled={search.total === 0} onClick={() => goTo(-1)}>
+            ↑
+          </button>
+          <button className="button quiet" aria-label="Next match" disabled={query === ''}>
+            ↓
+          </button>
+          <span className={styles.hits} aria-live="polite">
+            {search.words}
+          </span>
+        </form>
+        <span className={styles.count}>{total === null ? '' : counted(total, 'line')}</span>
       </div>
+      {error !== null && <Problem error={error} onRetry={() => {
+        setError(null)
+        view.current?.refresh()
+      }} />}
       <div
         ref={scroller}
         className={styles.scroller}
@@ -66,39 +144,59 @@ export function LogPane({ run }: { readonly run: Run }) {
         aria-labelledby="log"
         aria-live="off"
         tabIndex={0}
-        onWheel={(event) => {
-          if (event.deltaY < 0) setIsFollowing(false)
-        }}
         onKeyDown={(event) => {
-          if (['ArrowUp', 'PageUp', 'Home'].includes(event.key)) setIsFollowing(false)
-          if (event.key === 'End') setIsFollowing(true)
+          if (event.key === 'End') setFollowing(true)
         }}
-      >
-        {lines.length === 0 && <p className={styles.empty}>No line yet.</p>}
-        <div className={styles.lines} style={{ height: rows.getTotalSize() }}>
-          {rows.getVirtualItems().map((row) => {
-            const line = lines[row.index]
-            return (
-              <div key={row.key} className={styles.line} style={{ transform: `translateY(${row.start}px)` }}>
-                <span className={styles.number}>{row.index + 1}</span>
-                <span className={styles.of}>{names.get(line?.configId ?? '')?.letter ?? 'src'}</span>
-                <span>{line?.text}</span>
-              </div>
-            )
-          })}
-        </div>
-      </div>
-    </section>
+      />
+      {total === 0 && <p className={styles.empty}>No line yet.</p>}
+    </>
   )
 }
 
-interface Line {
-  readonly configId: string
-  readonly text: string
+interface LogSearch {
+  readonly query: string
+  readonly setQuery: (query: string) => void
+  /** The match shown; -1: none. */
+  readonly line: number
+  readonly total: number
+  readonly words: string
+  readonly goTo: (way: 1 | -1) => void
 }
 
-function linesOf(log: Log, configId: string | undefined): readonly Line[] {
-  return log.chunks
-    .filter((chunk) => configId === undefined || chunk.configId === configId)
-    .flatMap((chunk) => chunk.lines.map((text) => ({ configId: chunk.configId, text })))
+/** Matches come from the server a thousand at a time, from wherever one is. */
+function useLogSearch(runId: string, configId: string, onError: (error: Error) => void): LogSearch {
+  const [query, setText] = useState('')
+  const [line, setLine] = useState(-1)
+  const [found, setFound] = useState<{ readonly query: string; readonly lines: readonly number[]; readonly total: number } | null>(null)
+  const goTo = (way: 1 | -1) => {
+    const wanted = query.trim()
+    if (wanted === '') return
+    const known = found?.query === wanted ? found.lines : []
+    const next = way > 0 ? known.find((one) => one > line) : known.findLast((one) => one < line)
+    if (next !== undefined) {
+      setLine(next)
+      return
+    }
+    if (way < 0) return
+    api
+      .logSearch(runId, configId, wanted, Math.max(0, line + 1))
+      .then(async (answer) => (answer.matches.length > 0 || line < 0 ? answer : api.logSearch(runId, configId, wanted, 0)))
+      .then(({ matches, total }) => {
+        setFound({ query: wanted, lines: matches.map((one) => one.line), total })
+        setLine(matches[0]?.line ?? -1)
+      })
+      .catch((error: unknown) => onError(error instanceof Error ? error : new Error(String(error))))
+  }
+  const isKnown = found !== null && found.query === query.trim()
+  return {
+    query,
+    setQuery: (text) => {
+      setText(text)
+      setLine(-1)
+    },
+    line,
+    total: isKnown ? found.total : 0,
+    words: !isKnown ? '' : found.total === 0 ? 'no match' : `${count(found.total)} ${found.total === 1 ? 'match' : 'matches'}${line >= 0 ? `, line ${count(line + 1)}` : ''}`,
+    goTo,
+  }
 }
