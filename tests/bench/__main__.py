@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from tests.bench import imports, pipeline, sass, scale
+from tests.bench import imports, pipeline, profiler, sass, scale
 
-BENCHES = {"import": imports.run, "scale": scale.run, "pipeline": pipeline.run, "sass": sass.run}
+BENCHES = {
+    "import": imports.run,
+    "scale": scale.run,
+    "pipeline": pipeline.run,
+    "profiler": profiler.run,
+    "sass": sass.run,
+}
 
 
 def main() -> None:

@@ -1,0 +1,20 @@
+"""Step mode is cheap enough to leave on while a real job is measured."""
+
+import json
+import subprocess
+import sys
+
+from tests.vllm.conftest import ROOT
+
+
+def test_a_step_with_the_hook_takes_hardly_longer_than_one_without(model):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.vllm.cost", str(model)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"steps_on"')))
+    print(found)
+    assert found["steps_on"] >= 1000
+    assert found["steps_off"] >= 1000
+    assert found["interval"][1] <= 1.05, found
+    assert found["own_cpu_ratio"] <= 0.02, found
