@@ -1,5 +1,6 @@
 """`cascade-trace`: a command with its workers recording, its exit status kept; programs around it; what an outage left."""
 
+import gzip
 import os
 import signal
 import sqlite3
@@ -202,11 +203,9 @@ def test_without_nsys_the_way_out_is_said(monkeypatch, capfd):
 def test_a_real_export_of_nsys_is_stripped_and_still_imports(shared, tmp_path):
     from services.ingest.importers import import_trace
 
-    source = next((shared / "data" / "traces").rglob("n01*.sqlite*"), None)
-    if source is None or source.suffix != ".sqlite":
-        pytest.skip("the shared folder has no unpacked nsys export")
+    (source,) = (shared / "data" / "traces" / "nsys").glob("n01*.sqlite.gz")
     path = tmp_path / "n01.sqlite"
-    path.write_bytes(source.read_bytes())
+    path.write_bytes(gzip.decompress(source.read_bytes()))
     before = import_trace([path])
     nsys.strip_private(path)
     after = import_trace([path])
