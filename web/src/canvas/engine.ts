@@ -166,7 +166,7 @@ export class Timeline {
         this.#solo = this.#solo === said.letter ? '' : said.letter
         { this.#arrange(); return; }
       case 'results':
-        this.#stale.add(said.configId)
+        this.#stale.add(said.id)
         { this.#refreshSoon(); return; }
       case 'results-hidden':
         this.#hidden = said.known
@@ -192,7 +192,7 @@ export class Timeline {
     try {
       const layout = await fetchLayout(this.start.traceId)
       this.#know(layout)
-      const results = this.start.configs.map(({ id }) => this.#loadResults(id))
+      const results = this.start.configs.map((config) => this.#loadResults(config))
       await this.#loadLaunches()
       await Promise.all(results)
       this.#loadedAt = performance.now()
@@ -218,8 +218,8 @@ export class Timeline {
     }
   }
 
-  async #loadResults(configId: string): Promise<void> {
-    this.#results.set(configId, await fetchResults(this.start.runId, configId))
+  async #loadResults({ id, runId, configId }: ConfigSaid): Promise<void> {
+    this.#results.set(id, await fetchResults(runId, configId))
   }
 
   #know(layout: Layout): void {
@@ -253,7 +253,7 @@ export class Timeline {
       }
       const stale = [...this.#stale]
       this.#stale.clear()
-      for (const id of stale) await this.#loadResults(id)
+      for (const config of this.start.configs) if (stale.includes(config.id)) await this.#loadResults(config)
       this.#error = ''
       if (this.#launches.count !== before) this.#reorder()
       else if (stale.length > 0 || isGrowing) this.#compose()
@@ -310,7 +310,7 @@ export class Timeline {
   }
 
   #sourceSaid(): ConfigSaid {
-    return { id: 'source', letter: 'src', name: this.start.source, label: '', isVariant: false, token: 'text3' }
+    return { id: 'source', runId: '', configId: '', letter: 'src', name: this.start.source, label: '', isVariant: false, token: 'text3' }
   }
 
   /** A launch and where it is on the screen: the selected one, else the first in view. */

@@ -7,7 +7,10 @@ export const COLOURS = ['family', 'bound', 'error'] as const
 export type Colour = (typeof COLOURS)[number]
 
 export interface ConfigSaid {
+  /** Unique among those shown. */
   readonly id: string
+  readonly runId: string
+  readonly configId: string
   readonly letter: string
   readonly name: string
   readonly label: string
@@ -68,7 +71,7 @@ export type Command =
   | 'clear'
 
 export type ToTimeline =
-  | { readonly op: 'start'; readonly canvas: OffscreenCanvas; readonly traceId: string; readonly runId: string; readonly configs: readonly ConfigSaid[]; readonly source: string; readonly view: Partial<View> }
+  | { readonly op: 'start'; readonly canvas: OffscreenCanvas; readonly traceId: string; readonly configs: readonly ConfigSaid[]; readonly source: string; readonly view: Partial<View> }
   | { readonly op: 'size'; readonly width: number; readonly height: number; readonly ratio: number }
   | { readonly op: 'theme'; readonly colours: Readonly<Record<string, readonly [number, number, number]>>; readonly isDark: boolean }
   | { readonly op: 'pointer'; readonly kind: 'move' | 'down' | 'up' | 'leave' | 'double'; readonly x: number; readonly y: number; readonly isShift: boolean; readonly button: number }
@@ -76,7 +79,7 @@ export type ToTimeline =
   | { readonly op: 'command'; readonly command: Command }
   | { readonly op: 'view'; readonly view: Partial<View>; readonly isJump: boolean }
   | { readonly op: 'solo'; readonly letter: string }
-  | { readonly op: 'results'; readonly configId: string }
+  | { readonly op: 'results'; readonly id: string }
   | { readonly op: 'results-hidden'; readonly known: readonly string[] | null }
   | { readonly op: 'twin'; readonly isOn: boolean }
   | { readonly op: 'motion'; readonly isReduced: boolean }

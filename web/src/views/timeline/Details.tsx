@@ -9,7 +9,7 @@ const msOf = (nanoseconds: number): Ms => ms(nanoseconds / 1e6)
 const STATES: Readonly<Record<OnConfig['state'], string>> = { known: '', pending: 'pending', failed: 'failed', measured: 'measured' }
 
 /** One launch, on every GPU. */
-export function LaunchDetails({ launch }: { readonly launch: LaunchSaid; readonly runId: string }) {
+export function LaunchDetails({ launch }: { readonly launch: LaunchSaid }) {
   const unit = timeUnit(launch.on.flatMap(({ duration }) => (duration === null ? [] : [msOf(duration)])))
   const chosen = launch.on.find(({ letter }) => letter === launch.letter)
   return (

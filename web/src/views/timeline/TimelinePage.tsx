@@ -22,7 +22,7 @@ const GROUPS_AT_ONCE = 8
 
 /** Where time goes, at every zoom, on every GPU at once. */
 export function TimelinePage() {
-  const { runId, run, head, isReplay } = useRun()
+  const { run, head, isReplay } = useRun()
   const search = route.useSearch()
   const navigate = route.useNavigate()
   const holder = useRef<HTMLDivElement>(null)
@@ -33,7 +33,6 @@ export function TimelinePage() {
   const view = useMemo(() => viewOf(search), [search])
   const { send, heard } = useTimeline(holder, {
     traceId: head.trace.traceId,
-    runId,
     configs,
     source: `${head.trace.sourceGpu ?? 'source'}, measured`,
     view,
@@ -112,7 +111,7 @@ export function TimelinePage() {
       {isPerf && <output data-testid="perf" className="visually-hidden" />}
       {selected?.launch != null && (
         <InInspector title="Launch">
-          <LaunchDetails launch={selected.launch} runId={runId} />
+          <LaunchDetails launch={selected.launch} />
         </InInspector>
       )}
       {selected?.area != null && (
@@ -132,6 +131,8 @@ function shownConfigs(run: Run, lanes: string | undefined): readonly ConfigSaid[
       const isVariant = isHypothetical(spec.label)
       return {
         id: spec.config_id,
+        runId: run.runId,
+        configId: spec.config_id,
         letter: letter(index),
         name: `${shortName(spec.gpu)}${isVariant ? '*' : ''}`,
         label: spec.label,
@@ -173,7 +174,7 @@ function useResults(run: Run, send: ReturnType<typeof useTimeline>['send']): voi
       const before = known.current.get(spec.config_id)
       known.current.set(spec.config_id, now)
       // The first look is the worker's own.
-      if (before !== undefined && before !== now) send({ op: 'results', configId: spec.config_id })
+      if (before !== undefined && before !== now) send({ op: 'results', id: spec.config_id })
     }
   }, [run, send])
 }

@@ -15,7 +15,6 @@ export interface Heard {
 
 interface Options {
   readonly traceId: string
-  readonly runId: string
   readonly configs: readonly ConfigSaid[]
   readonly source: string
   readonly view: Partial<View>
@@ -38,7 +37,7 @@ export function useTimeline(holder: RefObject<HTMLDivElement | null>, options: O
   useEffect(() => {
     latest.current = options
   })
-  const { traceId, runId } = options
+  const { traceId } = options
   const shown = options.configs.map(({ id, letter }) => `${letter}${id}`).join()
   useEffect(() => {
     const place = holder.current
@@ -57,7 +56,7 @@ export function useTimeline(holder: RefObject<HTMLDivElement | null>, options: O
     }
     const offscreen = canvas.transferControlToOffscreen()
     const { configs, source, view } = latest.current
-    worker.postMessage({ op: 'start', canvas: offscreen, traceId, runId, configs, source, view } satisfies ToTimeline, [offscreen])
+    worker.postMessage({ op: 'start', canvas: offscreen, traceId, configs, source, view } satisfies ToTimeline, [offscreen])
     link.send({ op: 'motion', isReduced: isMotionReduced() })
     const ignore = listen(canvas, (said) => link.send(said))
     const resized = new ResizeObserver(([entry]) => {
@@ -73,7 +72,7 @@ export function useTimeline(holder: RefObject<HTMLDivElement | null>, options: O
       canvas.remove()
       setHeard(NOTHING)
     }
-  }, [holder, link, traceId, runId, shown])
+  }, [holder, link, traceId, shown])
   useTheme(link, shown)
   return { send: link.send, heard }
 }
