@@ -1,12 +1,12 @@
-"""How the processes of a job learn that they are to be traced: one environment variable, set before they start."""
+"""How the processes of a job learn that they are to be traced: one environment variable, set before they start.
+
+Imported with the package, so it imports next to nothing itself.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, MutableMapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
 
 VARIABLE = "CASCADE_TRACE"
 TOKEN_VARIABLE = "CASCADE_TOKEN"  # noqa: S105 - the name of a variable
@@ -14,51 +14,9 @@ TOKEN_VARIABLE = "CASCADE_TOKEN"  # noqa: S105 - the name of a variable
 _DORMANT = "armed"
 
 
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What the processes of a job are told to record, and where it goes. Travels as JSON."""
-
-    trace_id: str
-    name: str
-    destination: str
-    origin_unix_ns: int
-    mode: str = "kernels"  # or "steps": engine steps and host times alone
-    collector: str = ""  # torch, cupti, nsys; "": the first that works
-    model: Mapping[str, Any] | None = None  # a ModelSpec
-    source_gpu: str = ""
-    token: str = field(default="", repr=False)
-    spool_folder: str = ""  # "": the system's folder for temporary files
-    is_sampling: bool = False  # profile steps only until their times are known well enough
-    host_profile: Mapping[str, Any] | None = None  # of a run before, without a profiler
-    memory_bytes_limit: int = 64 << 20
-    spool_bytes_limit: int = 1 << 30
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> Orders:
-        """Ignores what a newer version says beyond this one."""
-        known = {one.name for one in fields(cls)}
-        return cls(**{name: value for name, value in json.loads(text).items() if name in known})
-
-    def with_token(self, environ: Mapping[str, str]) -> Orders:
-        return self if self.token else replace(self, token=environ.get(TOKEN_VARIABLE, ""))
-
-
 def arm(environ: MutableMapping[str, str] | None = None) -> None:
     """Let processes that start from now on listen for `trace`. A variable that is set already stays: "0" forbids."""
     (os.environ if environ is None else environ).setdefault(VARIABLE, _DORMANT)
-
-
-def standing_orders(environ: Mapping[str, str] | None = None) -> Orders | None:
-    """What a process is to record from its first step on; None where it is to wait for `trace`."""
-    found = os.environ if environ is None else environ
-    text = found.get(VARIABLE, "")
-    if not text.startswith("{"):
-        return None
-    # The token is a variable of its own, so that orders can be shown.
-    return Orders.from_json(text).with_token(found)
 
 
 def is_armed(environ: Mapping[str, str] | None = None) -> bool:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from cascade_profiler import nsys, nvbit
-from cascade_profiler.arming import TOKEN_VARIABLE, VARIABLE, Orders
+from cascade_profiler.arming import TOKEN_VARIABLE, VARIABLE
 from cascade_profiler.collect import found_collectors
 from cascade_profiler.destinations import BadDestination, DestinationAway, DestinationRefused, destination_of
 from cascade_profiler.hostprofile import read_profile
+from cascade_profiler.orders import Orders
 from cascade_profiler.session import new_orders
 
 _USAGE = "cascade-trace [options] -- COMMAND …"

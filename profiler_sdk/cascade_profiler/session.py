@@ -8,14 +8,15 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cascade_profiler import vllm
-from cascade_profiler.arming import TOKEN_VARIABLE, Orders
+from cascade_profiler.arming import TOKEN_VARIABLE
 from cascade_profiler.destinations import BadDestination, destination_of
 from cascade_profiler.hostprofile import read_profile, with_front_end
+from cascade_profiler.orders import Orders
 from cascade_profiler.saying import forget, say
 
 _UNARMED = (
@@ -216,8 +217,3 @@ def _profile_of(found: Trace, outputs: Sequence[Any]) -> dict[str, Any]:
             return with_front_end({k: v for k, v in profile.items() if k not in ("type", "trace_id")}, outputs)
     say("no baseline was measured: a profiler has run in this process before; measure it in a fresh one")
     return {}
-
-
-def resumable(orders: Orders) -> Orders:
-    """The same orders without the token, to be shown or put into an environment."""
-    return replace(orders, token="")

@@ -15,18 +15,20 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from cascade_profiler.arming import Orders, arm, standing_orders
+from cascade_profiler.arming import arm
+from cascade_profiler.orders import Orders, standing_orders
 from cascade_profiler.saying import forget, say
 
 if TYPE_CHECKING:
     from cascade_schemas.events import CollectorFound
 
     from cascade_profiler.collect import Collector
+    from cascade_profiler.kineto import Seen
 
 WORKER_MODULE = "vllm.v1.worker.gpu_worker"
 WRAPPED = ("execute_model", "sample_tokens")
@@ -250,7 +252,10 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
     collector: Collector | None = None
     found: list[CollectorFound] = []
     if orders.mode == "kernels":
-        collector, found = found_collectors(orders.collector)
+        collector, found = _own_profiler(worker, orders.collector)
+        if collector is None:
+            collector, others = found_collectors(orders.collector)
+            found += others
         if collector is None:
             say(f"no profiler works here ({reasons(found)}); steps are recorded without kernels")
         for one in found:
@@ -304,6 +309,60 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
         "collector": collector.name if collector is not None else "",
         "collectors": [one.model_dump(mode="json") for one in found],
     }
+
+
+class WindowFiles:
+    """vLLM's own torch profiler, a file per window: for a job built with profiler_config, whose profiler would be a
+    second one beside ours.
+    """
+
+    name = "vllm"
+
+    def __init__(self, worker: Any, folder: Path, *, has_gpu: bool) -> None:
+        self.has_gpu = has_gpu
+        self._worker = worker
+        self._folder = folder
+        self._prefix = f"cascade{os.getpid()}w"
+        self._count = 0
+
+    def start(self) -> None:
+        self._count += 1
+        self._worker.profile(True, f"{self._prefix}{self._count}")
+
+    def stop(self) -> Callable[[], Iterable[Seen]]:
+        self._worker.profile(False)
+        pattern = f"{self._prefix}{self._count}_*"
+        return lambda: self._read(sorted(self._folder.glob(pattern)))
+
+    def _read(self, paths: Sequence[Path]) -> Iterator[Seen]:
+        from cascade_profiler.kineto import seen_in_file  # noqa: PLC0415 - costs nothing once it is loaded
+
+        traces = [path for path in paths if ".pt.trace.json" in path.name]
+        if not traces:
+            raise FileNotFoundError("vLLM's profiler wrote no trace file for the window")
+        for path in traces:
+            yield from seen_in_file(path)
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+
+def _own_profiler(worker: Any, wanted: str) -> tuple[Collector | None, list[CollectorFound]]:
+    """The profiler of vLLM itself, where the job was built with one: two in a process do not work."""
+    from cascade_schemas.events import CollectorFound  # noqa: PLC0415
+
+    config = getattr(worker, "profiler_config", None)
+    folder = getattr(config, "torch_profiler_dir", "")
+    if wanted not in ("", WindowFiles.name) or getattr(config, "profiler", None) != "torch" or not folder:
+        if wanted == WindowFiles.name:
+            said = 'the job has no torch profiler of its own; build it with profiler_config={"profiler": "torch", …}'
+            return None, [CollectorFound(name=WindowFiles.name, state="failed", said=said)]
+        return None, []
+    if not getattr(config, "torch_profiler_record_shapes", False):
+        say("vLLM's profiler records no shapes; build the job with torch_profiler_record_shapes=True")
+    has_gpu = bool(device_facts()["gpu_name"])
+    said = "not validated on hardware" if has_gpu else ""
+    found = CollectorFound(name=WindowFiles.name, state="used", said=said, is_validated=not has_gpu)
+    return WindowFiles(worker, Path(folder), has_gpu=has_gpu), [found]
 
 
 def _end_at_exit() -> None:

@@ -10,7 +10,8 @@ import cascade_profiler
 import cascade_profiler_plugin
 import pytest
 from cascade_profiler import arming, collect, saying, session, vllm
-from cascade_profiler.arming import Orders, arm, is_armed, standing_orders
+from cascade_profiler.arming import arm, is_armed
+from cascade_profiler.orders import Orders, standing_orders
 from cascade_schemas.codec import decode, encode
 from cascade_schemas.events import (
     HostProfileMeasured,
@@ -107,7 +108,7 @@ def test_a_job_that_is_not_armed_is_not_touched(monkeypatch):
 
 def test_importing_is_cheap_and_needs_only_the_schemas():
     code = (
-        "import sys, time; t = time.perf_counter(); import cascade_profiler; s = time.perf_counter() - t;"
+        "import sys, time; t = time.process_time(); import cascade_profiler; s = time.process_time() - t;"
         "heavy = [m for m in ('pyarrow', 'pydantic', 'torch', 'vllm', 'aiokafka', 'numpy') if m in sys.modules];"
         "print(s, heavy)"
     )
@@ -209,6 +210,42 @@ def test_sampling_stops_by_itself_and_says_what_more_would_buy(torch):
     assert 8 <= profiled < 300
     (end,) = of_type(said, TraceCompleted)
     assert any("after one more second" in note for note in end.quality["notes"])
+
+
+def test_a_job_with_a_profiler_of_its_own_is_read_from_its_files(tmp_path, monkeypatch, capsys):
+    use_torch(monkeypatch, FakeTorch())
+    module = worker_module()
+    module.Worker.profile = _writing_profiler(tmp_path)
+    vllm.hook(module)
+    llm = FakeLLM(module.Worker, step_s=0.003)
+    config = {"profiler": "torch", "torch_profiler_dir": str(tmp_path), "torch_profiler_record_shapes": True}
+    llm.workers[0].profiler_config = type("Config", (), config)()
+    with cascade_profiler.trace(llm, destination="memory://") as trace:
+        llm.generate([10], output_tokens=10)
+    said = catalog_of(trace.records)
+    assert [step.kernel_count for step in of_type(said, StepTraced)] == [1, 0, 0, 0, 0, 0, 0, 0, 1, 0]
+    assert said[0].tool == "cascade-profiler vllm"
+    assert list(tmp_path.iterdir()) == []
+    with cascade_profiler.trace(hooked(), destination="memory://", collector="vllm") as trace:
+        pass
+    assert "no torch profiler of its own" in capsys.readouterr().err
+
+
+def _writing_profiler(folder):
+    """One kernel a window, launched when the window begins."""
+
+    def profile(self, is_start=True, prefix=None):
+        if is_start:
+            self.began_us, self.prefix = time.time_ns() / 1000 + 1000, prefix
+            return
+        time.sleep(0.001)
+        call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": self.began_us, "dur": 1, "tid": 1}
+        kernel = {"ph": "X", "cat": "kernel", "name": "k", "ts": self.began_us + 5, "dur": 3, "tid": 7}
+        events = [call | {"args": {"correlation": 1}}, kernel | {"args": {"correlation": 1, "stream": 7}}]
+        (folder / f"{self.prefix}_rank0.1.pt.trace.json").write_text(json.dumps({"traceEvents": events}))
+        (folder / f"{self.prefix}_rank0.profiler_out.txt").write_text("table")
+
+    return profile
 
 
 def test_a_second_trace_of_one_engine_is_a_trace_of_its_own(torch):

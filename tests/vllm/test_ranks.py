@@ -15,12 +15,18 @@ from tests.vllm.test_real_engine import TOKEN, accounted, events_of
 
 
 @pytest.fixture(scope="module")
-def llm(model):
-    return build(model, tensor_parallel_size=2)
+def llm(model, tmp_path_factory):
+    config = {
+        "profiler": "torch",
+        "torch_profiler_dir": str(tmp_path_factory.mktemp("profiles")),
+        "torch_profiler_record_shapes": True,
+        "torch_profiler_with_stack": False,
+    }
+    return build(model, tensor_parallel_size=2, profiler_config=config)
 
 
 def test_both_ranks_record_the_same_steps_and_all_of_their_ops(llm):
-    with cascade_profiler.trace(llm, destination="memory://") as trace:
+    with cascade_profiler.trace(llm, destination="memory://", collector="torch") as trace:
         generate(llm, (200, 40), 8)
     events = events_of(trace)
     (first, _), (second, _) = accounted(events, 0), accounted(events, 1)
@@ -29,6 +35,17 @@ def test_both_ranks_record_the_same_steps_and_all_of_their_ops(llm):
     assert sorted(report["rank"] for report in trace.reports) == [0, 1]
     # Clocks of one host: the ranks' steps begin within milliseconds of each other.
     assert max(abs(a.start_ns - b.start_ns) for a, b in zip(first, second, strict=True)) < 50_000_000
+
+
+def test_the_engines_own_profiler_is_read_from_a_file_per_window(llm):
+    with cascade_profiler.trace(llm, destination="memory://") as trace:
+        generate(llm, (200, 40), 20)
+    events = events_of(trace)
+    for rank in (0, 1):
+        steps, end = accounted(events, rank)
+        assert all(step.op_count for step in steps if step.request_ids)
+        assert end.op_count > 20 * 100
+    assert {event.tool for event in events if event.type == "RecordingStarted"} == {"cascade-profiler vllm"}
 
 
 def test_a_worker_that_dies_ends_the_trace_as_truncated_with_its_whole_steps(llm, server):
