@@ -149,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("serve", _serve, "Serve the page, REST and WebSocket until interrupted; other commands then use it.")
     sub.add_argument("--host", default="127.0.0.1", help="who may connect: 127.0.0.1 is this machine alone")
     sub.add_argument("--port", type=int, default=8321, help="a busy one is passed over for the next free one")
+    sub.add_argument("--kafka", metavar="HOST:PORT", help="serve a cluster: its broker; CASCADE_HOME is the cluster's")
 
     sub = command("gpus", _gpus, "List the known GPUs, or one with its numbers.")
     sub.add_argument("name", nargs="?", metavar="NAME")
@@ -434,7 +435,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
         raise BadInput(f"--port {arguments.port}: give a number from 1 to 65535")
     if (other := read_server_file(settings.home)) is not None:
         raise BadInput(f"process {other.pid} serves {settings.home} already, at {other.url}")
-    embedded = open_embedded(settings)
+    embedded = _open_replica(settings, arguments.kafka) if arguments.kafka else open_embedded(settings)
     engine = None
     try:
         # A server that was killed left its token behind: pages that were open go on with it.
@@ -474,6 +475,21 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
         with serving.closing_in_time():
             (engine or embedded).close()
     return 0
+
+
+def _open_replica(settings: Settings, bootstrap: str) -> Embedded:
+    # Only here: Kafka's client is part of a cluster's installation alone.
+    try:
+        from services.runtime.cluster import ClusterSettings  # noqa: PLC0415
+        from services.runtime.replica import ClusterUnreachable, Replica  # noqa: PLC0415
+    except ImportError as error:
+        raise BadInput(f"--kafka needs {error.name}; install it with: python3 infra/setup.py run cluster") from error
+    cluster = ClusterSettings.from_environ({**os.environ, "CASCADE_KAFKA": bootstrap})
+    known = simulators(settings.thread_count, settings.home)
+    try:
+        return Replica(settings, known, wall_clock_ms, bootstrap=cluster.bootstrap, name=f"gateway-{cluster.instance}")
+    except ClusterUnreachable as error:
+        raise BadInput(str(error)) from error
 
 
 def _shown_host(host: str) -> str:

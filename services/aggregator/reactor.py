@@ -106,6 +106,14 @@ class Aggregator:
             if run.is_ended or run.is_cancelled:
                 del self._runs[run_id]  # the store remembers it
 
+    def forget_ended(self) -> None:
+        """For who only follows what another aggregator says: nothing is answered, and ended runs are the store's."""
+        touched, self._touched = self._touched, {}
+        for run_id in touched:
+            run = self._runs.get(run_id)
+            if run is not None and (run.is_ended or run.is_cancelled):
+                del self._runs[run_id]
+
     def touch(self, run_ids: list[str]) -> None:
         """Look at these runs again at the next settle: what a restart interrupted may only need finishing."""
         self._touched.update(dict.fromkeys(run_ids))

@@ -32,6 +32,29 @@ class Delivered:
     event: AnyEvent | None  # None: an unknown type; RecordDeadLettered: could not be read, to be said so
 
 
+class FollowerShell:
+    """Folds what a cluster's aggregator and its services have said into a store of its own, and says nothing."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._aggregator = Aggregator(store)
+        self._positions = store.positions()
+
+    def next_offset(self, topic: str) -> int:
+        return self._positions.get((topic, 0), 0)
+
+    def deliver(self, delivered: Iterable[Delivered]) -> None:
+        """Fold and commit, rows and positions together."""
+        moved: dict[Position, int] = {}
+        for one in delivered:
+            moved[one.topic, one.partition] = one.offset + 1
+            if one.event is not None and not isinstance(one.event, RecordDeadLettered):
+                self._aggregator.restore(one.event)
+        self._store.commit(self._aggregator.taken_rows(), moved)
+        self._positions |= moved
+        self._aggregator.forget_ended()
+
+
 class AggregatorShell:
     """Not thread-safe: one thread delivers. Positions live in the store; a log's own commits are ignored."""
 

@@ -16,7 +16,7 @@ from services.runtime.kafka import TopicSpec, ensure_topics, topic_specs
 from services.runtime.settings import BadSetting, Settings
 
 TOPICS_FILE = Path(__file__).resolve().parents[2] / "infra" / "topics.yaml"
-SIMULATORS = ("analytic", "roofline")
+SIMULATORS = ("analytic", "roofline", "sass")
 
 
 @dataclass(frozen=True, slots=True)

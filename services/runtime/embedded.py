@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from cascade_schemas.codec import MalformedEvent, decode, encode
 from cascade_schemas.events import AnyEvent, ArtifactRef, RunCancelled, RunRequested, TraceUploaded
@@ -57,6 +57,15 @@ class Subscription:
     read_types: tuple[str, ...]
     restored_types: tuple[str, ...] = ()
     records_per_read: int = _RECORDS_PER_READ  # fewer where one takes long: answers and cancellations come in between
+
+
+class Service(Protocol):
+    """What a thread of the process works on."""
+
+    name: str
+
+    def step(self) -> bool:
+        """One turn; False where there was nothing to do."""
 
 
 class LogService:
@@ -170,7 +179,10 @@ class AggregatorService:
 
 
 class Embedded:
-    """One CASCADE_HOME, open and locked. `pump` runs everything in the caller's thread, `start` in threads."""
+    """One CASCADE_HOME, open and locked. `pump` runs everything in the caller's thread, `start` in threads.
+
+    `artifacts`: their folder, where it is not the home's own.
+    """
 
     def __init__(
         self,
@@ -178,6 +190,7 @@ class Embedded:
         simulators: dict[str, KernelSimulator],
         now_ms: Callable[[], int],
         *,
+        artifacts: Path | None = None,
         open_log: Callable[[Path], EventLog] = EventLog,
         open_store: Callable[[Path], Store] = Store,
     ) -> None:
@@ -189,14 +202,17 @@ class Embedded:
         self.now_ms = now_ms
         self.listeners: list[Callable[[Sequence[AnyEvent]], None]] = []
         self.log = open_log(settings.home / "events.sqlite")
-        self.artifacts = ArtifactStore(settings.home / "artifacts")
+        self.artifacts = ArtifactStore(artifacts or settings.home / "artifacts")
         self.store = open_store(settings.home / "cascade.duckdb")
         self._what_if = WhatIf(self.store, simulators)
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
+        self.services: list[Service] = self._own_services(simulators)
+
+    def _own_services(self, simulators: dict[str, KernelSimulator]) -> list[Service]:
         ended = ("TraceCompleted", "TraceRejected")
         tasks, requests, cancelled = ("KernelTaskTraced",), ("RunRequested", "RunCancelled"), ("RunCancelled",)
-        self.services: list[LogService | AggregatorService] = [
+        return [
             LogService(
                 "ingest",
                 Ingest(self._named),
@@ -214,9 +230,7 @@ class Embedded:
             AggregatorService(self.store, self),
         ]
 
-    def _simworkers(
-        self, simulators: dict[str, KernelSimulator], cancelled: tuple[str, ...]
-    ) -> Iterator[LogService | AggregatorService]:
+    def _simworkers(self, simulators: dict[str, KernelSimulator], cancelled: tuple[str, ...]) -> Iterator[Service]:
         """One worker for all fast simulators; each slow one has its own, which works kernel by kernel."""
         fast = {name: simulator for name, simulator in simulators.items() if name in TASKS_PER_BATCH}
         for name in ("simworker", *(name for name in simulators if name not in fast)):
@@ -277,7 +291,7 @@ class Embedded:
             thread.start()
             self._threads.append(thread)
 
-    def _serve(self, service: LogService | AggregatorService) -> None:
+    def _serve(self, service: Service) -> None:
         seen = -1
         while not self._stop.is_set():
             seen_before = seen

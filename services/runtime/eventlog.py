@@ -88,20 +88,28 @@ class EventLog:
             self._db.close()
 
     def append(
-        self, records: Sequence[Record], *, timestamp_ms: int, commit: tuple[str, dict[str, int]] | None = None
+        self,
+        records: Sequence[Record],
+        *,
+        timestamp_ms: int | Sequence[int],
+        commit: tuple[str, dict[str, int]] | None = None,
     ) -> None:
-        """Append all records, and commit a consumer's next offsets per topic with them: all or nothing."""
+        """Append all records, and commit a consumer's next offsets per topic with them: all or nothing.
+
+        timestamp_ms: of all, or one for each.
+        """
+        times = [timestamp_ms] * len(records) if isinstance(timestamp_ms, int) else timestamp_ms
         with self._lock:
             is_durable = any(r.headers["type"] in DURABLE_TYPES for r in records)
             # A transaction's synchronous level is read at its start, so it is set outside.
             self._db.execute(f"pragma synchronous={'full' if is_durable else 'normal'}")
             next_offset = dict(self._next_offset)
             rows = []
-            for r in records:
+            for r, time_ms in zip(records, times, strict=True):
                 offset = next_offset.get(r.topic, 0)
                 next_offset[r.topic] = offset + 1
                 headers = json.dumps(r.headers, separators=(",", ":"))
-                rows.append((r.topic, offset, timestamp_ms, r.key, r.headers["type"], headers, r.value))
+                rows.append((r.topic, offset, time_ms, r.key, r.headers["type"], headers, r.value))
             self._db.execute("begin immediate")
             try:
                 self._db.executemany(

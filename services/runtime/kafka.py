@@ -29,6 +29,7 @@ RECORD_BYTES_LIMIT = 16 << 20
 _RECORDS_PER_READ = 64
 _EVENTS_PER_PUBLISH = 256
 _POLL_MS = 200
+_FOLLOW_POLL_MS = 20  # a viewer is looking
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,34 @@ async def tail(
             events: list[AnyEvent] = [e for e in found if e is not None and not isinstance(e, RecordDeadLettered)]
             if events:
                 yield events
+    finally:
+        await consumer.stop()
+
+
+async def follow(
+    bootstrap: str, topics: Sequence[str], next_offset: Callable[[str, int], int], leaving: asyncio.Event
+) -> AsyncIterator[list[ConsumerRecord]]:
+    """Records of these topics from where the caller has come, and then as they come, until `leaving` is set.
+
+    A batch is in replay order as far as it goes: by time, then topic, partition and offset. Within a partition the
+    order is the broker's, whatever the clocks of its writers said.
+    """
+    consumer = await _reader(bootstrap, topics)
+    try:
+        for part in consumer.assignment():
+            consumer.seek(part, next_offset(part.topic, part.partition))
+        while not leaving.is_set():
+            batch = await consumer.getmany(timeout_ms=_FOLLOW_POLL_MS, max_records=_RECORDS_PER_READ * 16)
+            ordered: list[tuple[tuple[int, int, int, int], ConsumerRecord]] = []
+            for records in batch.values():
+                latest_ms = 0
+                for record in records:
+                    latest_ms = max(latest_ms, record.timestamp)
+                    place = (latest_ms, topics.index(record.topic), record.partition, record.offset)
+                    ordered.append((place, record))
+            if ordered:
+                ordered.sort(key=lambda one: one[0])
+                yield [record for _, record in ordered]
     finally:
         await consumer.stop()
 

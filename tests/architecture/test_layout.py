@@ -32,6 +32,7 @@ SEAMS = {
     },
     "aiokafka": {
         "services/runtime/kafka.py",
+        "services/runtime/replica.py",
         "services/aggregator/app.py",
         "profiler_sdk/cascade_profiler/destinations.py",
     },
@@ -48,6 +49,7 @@ COMPOSITION = {
     "services/runtime/whatif.py",
     "services/runtime/local.py",
     "services/runtime/served.py",
+    "services/runtime/replica.py",
     "services/runtime/screens.py",
     "services/runtime/receipt.py",
     "services/runtime/sweep.py",

@@ -1,0 +1,150 @@
+"""The gateway's side of a cluster: a copy of the log and of the store, fed from Kafka; what is asked goes to Kafka.
+
+Every gateway has its own copy, which it can lose: records are mirrored into an embedded log with the Kafka positions
+they came from, in one transaction, and folded into a store as the aggregator folds them. So viewers, replay and SQL are
+answered here, and no gateway, however many viewers it has, takes anything from the services that work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from aiokafka import ConsumerRecord
+from cascade_schemas.codec import encode
+from cascade_schemas.events import TOPICS as ALL_TOPICS
+from cascade_schemas.events import AnyEvent, RecordDeadLettered
+
+from services.aggregator.shell import TOPICS, Delivered, FollowerShell
+from services.aggregator.store import Store
+from services.runtime.cluster import prepare
+from services.runtime.embedded import Embedded, Service, log
+from services.runtime.kafka import Publisher, event_of, follow
+from services.runtime.settings import Settings
+from services.simworker.simulators.base import KernelSimulator
+
+_RECORDS_PER_FOLD = 256
+_START_LIMIT_S = 60.0
+_PUBLISH_LIMIT_S = 30.0
+_CONSUMER = "mirror"
+MIRRORED = tuple(topic for topic in ALL_TOPICS if topic not in {"work", "dead_letters", "traces"})
+"""What the viewers of a run read: what profilers send they see as ingest's catalog, work as its results."""
+
+
+class ClusterUnreachable(RuntimeError):
+    """The broker does not answer; the message says which."""
+
+
+class FollowerService:
+    """Folds the mirrored log into the store."""
+
+    name = "follower"
+
+    def __init__(self, store: Store, replica: Embedded) -> None:
+        self._replica = replica
+        self._shell = FollowerShell(store)
+
+    def step(self) -> bool:
+        delivered: list[Delivered] = []
+        for topic in TOPICS:
+            stored = self._replica.log.read(topic, self._shell.next_offset(topic), _RECORDS_PER_FOLD)
+            delivered.extend(Delivered(topic, 0, s.offset, self._replica.event_of(s, self.name)) for s in stored)
+        if delivered:
+            self._shell.deliver(delivered)
+        return bool(delivered)
+
+
+class Replica(Embedded):
+    """An Embedded whose events come from Kafka and whose commands go there. Raises ClusterUnreachable."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        simulators: dict[str, KernelSimulator],
+        now_ms: Callable[[], int],
+        *,
+        bootstrap: str,
+        name: str = "gateway",
+    ) -> None:
+        """`settings.home` is the cluster's: artifacts are there; this copy lies in a folder of it, by `name`."""
+        super().__init__(
+            replace(settings, home=settings.home / name), simulators, now_ms, artifacts=settings.home / "artifacts"
+        )
+        self._bootstrap = bootstrap
+        self._loop = asyncio.new_event_loop()
+        self._publisher = Publisher(bootstrap)
+        self._leaving = asyncio.Event()
+        self._is_ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._feeder = threading.Thread(target=self._feed, name="cascade-feed", daemon=True)
+        self._feeder.start()
+        if not self._is_ready.wait(_START_LIMIT_S) or self._failure is not None:
+            reason = self._failure or f"no answer within {_START_LIMIT_S:.0f} s"
+            self.close()
+            raise ClusterUnreachable(f"Kafka at {bootstrap}: {reason}; is the cluster started (make cluster)?")
+
+    def _own_services(self, simulators: dict[str, KernelSimulator]) -> list[Service]:  # noqa: ARG002 - others work
+        return [FollowerService(self.store, self)]
+
+    def close(self) -> None:
+        if self._feeder.is_alive():
+            self._loop.call_soon_threadsafe(self._leaving.set)
+        self._feeder.join()
+        super().close()
+
+    @property
+    def is_failed(self) -> bool:
+        return super().is_failed or (self._failure is not None and not self._leaving.is_set())
+
+    def publish(self, events: Sequence[AnyEvent], *, commit: tuple[str, dict[str, int]] | None = None) -> None:
+        """Returns when the broker has them; they come back through the log as everybody else's do."""
+        assert commit is None  # nothing here answers from the mirrored log
+        if events:
+            asyncio.run_coroutine_threadsafe(self._publisher.publish(events), self._loop).result(_PUBLISH_LIMIT_S)
+            # Who asked will ask on before the records are back: what was asked is known from now on.
+            for listener in self.listeners:
+                listener(events)
+
+    # --- the feeding thread -----------------------------------------------------------------------------------
+
+    def _feed(self) -> None:
+        try:
+            self._loop.run_until_complete(self._mirror())
+        except BaseException as error:  # noqa: BLE001 - said by whoever waits, or by is_failed
+            self._failure = error
+            if self._is_ready.is_set():
+                log.exception("mirror_failed kafka=%s", self._bootstrap)
+        finally:
+            self._is_ready.set()
+            self._loop.close()
+
+    async def _mirror(self) -> None:
+        await prepare(self._bootstrap)
+        await self._publisher.start()
+        try:
+            self._is_ready.set()
+            async for batch in follow(self._bootstrap, MIRRORED, self._mirrored, self._leaving):
+                await asyncio.to_thread(self._append, batch)
+        finally:
+            await self._publisher.stop()
+
+    def _mirrored(self, topic: str, partition: int) -> int:
+        """The next offset of a partition that is not here yet."""
+        return self.log.committed(_CONSUMER, f"{topic}/{partition}")
+
+    def _append(self, batch: Sequence[ConsumerRecord]) -> None:
+        """Unpacked: the browser reads the same bytes, and it cannot unpack them."""
+        events: list[AnyEvent] = []
+        times: list[int] = []
+        moved: dict[str, int] = {}
+        for record in batch:
+            moved[f"{record.topic}/{record.partition}"] = record.offset + 1
+            event = event_of(record, "gateway")
+            if event is not None and not isinstance(event, RecordDeadLettered):  # others put it aside already
+                events.append(event)
+                times.append(record.timestamp)
+        self.log.append([encode(event) for event in events], timestamp_ms=times, commit=(_CONSUMER, moved))
+        for listener in self.listeners:
+            listener(events)
