@@ -1,6 +1,7 @@
 # make run    set up, run the example on many GPUs, print the table, serve the UI     (SERVE=0 stops after the table)
 # make test   set up and run all tests; one table at the end                          (make test-long: the slow ones)
 # make cluster  Kafka, ingest, simworkers, aggregator, gateway and page on this machine, until interrupted
+# make chaos    30 minutes (or SECONDS=N) of runs on a real broker while services and broker are killed and stopped
 # make test-cluster  the cluster's tests alone, on a real Kafka broker
 # make test-vllm  the profiler in a real vLLM engine, on the CPU (an environment of its own, .venv-vllm)
 # make check  formatting, lint, types of Python and TypeScript
@@ -12,7 +13,7 @@ SERVE ?= 1
 BIN := .venv/bin
 STARTED := $(shell date +%s)
 
-.PHONY: run setup web test test-long cluster test-cluster test-vllm check bench schemas accuracy clean
+.PHONY: run setup web test test-long cluster chaos test-cluster test-vllm check bench schemas accuracy clean
 
 setup:
 	@$(PYTHON) infra/setup.py run
@@ -36,6 +37,10 @@ cluster:
 	@$(PYTHON) infra/setup.py run cluster sass
 	@$(PYTHON) infra/web.py ensure || echo "the page could not be built; REST and WebSocket are served without it"
 	@$(BIN)/python infra/cluster.py
+
+chaos:
+	@$(PYTHON) infra/setup.py run test sass cluster
+	@$(BIN)/python -m tests.cluster.chaos --seconds $(or $(SECONDS),1800)
 
 test-cluster:
 	@$(PYTHON) infra/setup.py run test sass cluster
