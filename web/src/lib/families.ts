@@ -33,6 +33,8 @@ const SHOWN: Readonly<Record<string, Shown>> = {
 
 const UNKNOWN: Shown = { word: 'not recognised', token: 'family-unknown' }
 
+export const isFamily = (name: string): boolean => name === 'unknown' || name in SHOWN
+
 export const familyShown = (family: string): Shown => SHOWN[family] ?? UNKNOWN
 
 const BOUNDS: Readonly<Record<string, string>> = {

@@ -13,7 +13,7 @@ import {
   infeasible,
   metricOf,
   progress,
-  reasonFor,
+  reasonFor, shareDone,
   requestedConfigs,
   type Config,
   type Run,
@@ -203,6 +203,13 @@ describe('a run in the making', () => {
     expect(infeasible(only(run))).toContain('140 GiB')
     expect(metricOf(only(run), 'ttft')).toBeNull()
     expect(reasonFor(run, only(run), 'ttft')).toContain('140 GiB')
+  })
+
+  it('counts progress by the time of the tasks that have a result, not by their number', () => {
+    const run = folded(asked, task('a'), task('b'), simulated(['a'], [5]))
+    expect(shareDone(run, only(run), null)).toBe(0.5)
+    expect(shareDone(run, only(run), new Map([['a', 9], ['b', 1]]))).toBe(0.9)
+    expect(shareDone(run, only(run), new Map())).toBe(0)
   })
 
   it('stays cancelled, unless it had ended before', () => {

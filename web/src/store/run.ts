@@ -1,6 +1,6 @@
 import type { FeedEvent } from '../feed/events'
 import { unreachable } from '../lib/unreachable'
-import { ms, msOfNs, ns, ratioOfPpm, type Estimate, type Ms, type Ratio } from '../lib/units'
+import { ms, msOfNs, ns, ratio, ratioOfPpm, type Estimate, type Ms, type Ratio } from '../lib/units'
 import { provenanceOf, type Provenance } from '../lib/words'
 import type { Estimate as EstimateNs, RunConfig, RunRequested } from '../schema/events'
 
@@ -419,6 +419,21 @@ export const isPredicted = (config: Config): boolean => config.accuracy !== null
 /** Share of the tasks known so far that have a result; what is not traced yet is not in it. */
 export function progress(run: Run, config: Config): { readonly done: number; readonly total: number } {
   return { done: config.results.size, total: run.trace.tasks.size }
+}
+
+/**
+ * Share of the trace's time that is simulated: a task counts by its launches times what one took where it was recorded,
+ * or by its launches alone where nothing was measured. weights: per task id; null: not known yet, every task counts alike.
+ */
+export function shareDone(run: Run, config: Config, weights: ReadonlyMap<string, number> | null): Ratio {
+  const { done, total } = progress(run, config)
+  if (weights === null) return ratio(total > 0 ? done / total : 0)
+  let [sum, known] = [0, 0]
+  for (const [taskId, weight] of weights) {
+    sum += weight
+    if (config.results.has(taskId)) known += weight
+  }
+  return ratio(sum > 0 ? known / sum : 0)
 }
 
 /** The metric that answers the question best: TPOT, else TTFT, else the kernels' time. */

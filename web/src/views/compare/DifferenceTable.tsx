@@ -80,7 +80,7 @@ function columnsOf(found: Comparisons): readonly Column<ComparedKernel>[] {
         {
           id: `r${place}`,
           title: `${name}/${letter(base)}`,
-          width: 148,
+          width: 172,
           isNumber: true,
           hint: 'ratio, and between which it is in 8 of 10 cases; errors that both share cancel out',
           sortBy: ({ versions: cells }) => cells[place]?.ratio?.value ?? null,

@@ -1,10 +1,8 @@
-import { familyShown } from '../../lib/families'
+import { familyShown, isFamily } from '../../lib/families'
 import { digits, MISSING, time, timeUnit, type TimeUnit } from '../../lib/format'
 import { ms } from '../../lib/units'
 import { missing, waterfallBars, type Comparison, type WaterfallBar } from './comparison'
 import styles from './Waterfall.module.css'
-
-const WORDS: Readonly<Record<string, string>> = { launch: 'launch gaps', gaps: 'gaps', host: 'host', others: 'others', overlap: 'overlap' }
 
 /** How one number becomes the other: what each family takes away or adds, to scale. */
 export function Waterfall({ comparison, base, other }: { readonly comparison: Comparison; readonly base: string; readonly other: string }) {
@@ -17,7 +15,7 @@ export function Waterfall({ comparison, base, other }: { readonly comparison: Co
     <>
       <ol className={styles.bars} aria-label={`From ${base} to ${other}`}>
         {bars.map((bar) => (
-          <Bar key={bar.label} bar={bar} most={most} unit={unit} name={bar.kind === 'start' ? base : bar.kind === 'end' ? other : (WORDS[bar.label] ?? familyShown(bar.label).word)} />
+          <Bar key={bar.label} bar={bar} most={most} unit={unit} name={bar.kind === 'start' ? base : bar.kind === 'end' ? other : nameOf(bar.label)} />
         ))}
       </ol>
       {gap !== 0 && (
@@ -28,6 +26,9 @@ export function Waterfall({ comparison, base, other }: { readonly comparison: Co
     </>
   )
 }
+
+/** Families in words; what is none (gaps, others) is in words already. */
+const nameOf = (label: string): string => (isFamily(label) ? familyShown(label).word : label)
 
 function Bar({ bar, most, unit, name }: { readonly bar: WaterfallBar; readonly most: number; readonly unit: TimeUnit; readonly name: string }) {
   const { from, to, kind } = bar

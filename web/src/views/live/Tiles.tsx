@@ -1,9 +1,10 @@
 import type { CSSProperties } from 'react'
-import { counted, range, time, timeUnit } from '../../lib/format'
+import { counted, range, time, timeUnit, timeWithUnit } from '../../lib/format'
 import { CLASS_WORD, classOf, isHypothetical, letter, shortName } from '../../lib/gpus'
 import { unreachable } from '../../lib/unreachable'
-import type { Ms } from '../../lib/units'
-import { headlineMetric, infeasible, isOver, METRICS, metricOf, progress, reasonFor, requestedConfigs, type Config, type Metric, type Run } from '../../store/run'
+import { ms, type Ms } from '../../lib/units'
+import { headlineMetric, infeasible, isOver, METRICS, metricOf, progress, reasonFor, requestedConfigs, shareDone, type Config, type Metric, type Run } from '../../store/run'
+import { GpuChip } from '../GpuChip'
 import { Band, scaleOf } from '../Interval'
 import styles from './Tiles.module.css'
 
@@ -15,15 +16,31 @@ const NAMES: Readonly<Record<Metric, string>> = {
   tpot: 'TPOT',
 }
 
+/** From so many configs on they are rows, since tiles would fill screens. */
+const ROWS_FROM = 64
+
+export interface Going {
+  /** Weight of each task in the ring; null: not known yet. */
+  readonly weights: ReadonlyMap<string, number> | null
+  /** Seconds left by what came in so far, by config id. */
+  readonly etas: ReadonlyMap<string, number>
+}
+
 /** One tile per config, in fixed slots: they fill and never move. */
-export function Tiles({ run }: { readonly run: Run }) {
+export function Tiles({ run, going }: { readonly run: Run; readonly going: Going }) {
   const headline = headlineMetric(run)
   const configs = requestedConfigs(run)
   const scale = scaleOf(configs.map((config) => metricOf(config, headline)))
+  const isMany = configs.length >= ROWS_FROM
+  const Config = isMany ? Row : Tile
   return (
-    <ul className={styles.tiles} aria-label="Configs" style={{ '--columns': columnsOf(configs.length) } as CSSProperties}>
+    <ul
+      className={isMany ? styles.rows : styles.tiles}
+      aria-label="Configs"
+      style={{ '--columns': columnsOf(configs.length) } as CSSProperties}
+    >
       {configs.map((config, index) => (
-        <Tile key={config.spec.config_id} run={run} config={config} name={letter(index)} headline={headline} scale={scale} />
+        <Config key={config.spec.config_id} run={run} config={config} name={letter(index)} headline={headline} scale={scale} going={going} />
       ))}
     </ul>
   )
@@ -32,19 +49,46 @@ export function Tiles({ run }: { readonly run: Run }) {
 /** Eight are two rows of four, not five and three. */
 const columnsOf = (count: number) => (count <= 6 ? Math.max(4, count) : Math.min(6, Math.ceil(count / Math.ceil(count / 6))))
 
-function Tile({
-  run,
-  config,
-  name,
-  headline,
-  scale,
-}: {
+interface TileProps {
   readonly run: Run
   readonly config: Config
   readonly name: string
   readonly headline: Metric
   readonly scale: Ms
-}) {
+  readonly going: Going
+}
+
+/** The same in one line. */
+function Row({ run, config, name, headline, scale, going }: TileProps) {
+  const { gpu, label } = config.spec
+  const { done, total } = progress(run, config)
+  const estimate = metricOf(config, headline)
+  const unit = timeUnit(estimate ? [estimate.value] : [])
+  const isOut = infeasible(config) !== ''
+  return (
+    <li className={`panel ${styles.one}`} data-config={label}>
+      <GpuChip gpu={gpu} label={label} letter={name} hasLabel />
+      <Ring done={done} total={total} share={shareDone(run, config, going.weights)} />
+      <span className={styles.metric}>{NAMES[headline]}</span>
+      <span>
+        {isOut ? (
+          <strong title={infeasible(config)}>INFEASIBLE</strong>
+        ) : estimate ? (
+          <>
+            <strong>{time(estimate.value, unit)}</strong> {unit}
+            <span className={styles.range}>{range(estimate.p10, estimate.p90, unit)}</span>
+          </>
+        ) : (
+          <Nothing run={run} config={config} metric={headline} />
+        )}
+      </span>
+      <span>{estimate && <Band estimate={estimate} scale={scale} color={classOf(gpu)} />}</span>
+      <span className={styles.foot}>{footOf(run, config, done, total, going.etas.get(config.spec.config_id))}</span>
+    </li>
+  )
+}
+
+function Tile({ run, config, name, headline, scale, going }: TileProps) {
   const { gpu, label } = config.spec
   const gpuClass = classOf(gpu)
   const isVariant = isHypothetical(label)
@@ -69,7 +113,7 @@ function Tile({
             {isVariant ? label : CLASS_WORD[gpuClass]}
           </code>
         </div>
-        <Ring done={done} total={total} />
+        <Ring done={done} total={total} share={shareDone(run, config, going.weights)} />
       </div>
       {infeasible(config) === '' ? (
         <Numbers run={run} config={config} headline={headline} scale={scale} />
@@ -79,7 +123,7 @@ function Tile({
           <p>{infeasible(config)}</p>
         </div>
       )}
-      <p className={styles.foot}>{footOf(run, config, done, total)}</p>
+      <p className={styles.foot}>{footOf(run, config, done, total, going.etas.get(config.spec.config_id))}</p>
     </li>
   )
 }
@@ -169,9 +213,8 @@ function Nothing({
   )
 }
 
-/** Share of the tasks known so far that are simulated. */
-function Ring({ done, total }: { readonly done: number; readonly total: number }) {
-  const share = total > 0 ? done / total : 0
+/** How much of the trace's time is simulated. */
+function Ring({ done, total, share }: { readonly done: number; readonly total: number; readonly share: number }) {
   return (
     <svg
       className={styles.ring}
@@ -200,7 +243,7 @@ function Ring({ done, total }: { readonly done: number; readonly total: number }
   )
 }
 
-function footOf(run: Run, config: Config, done: number, total: number): string {
+function footOf(run: Run, config: Config, done: number, total: number, etaS: number | undefined): string {
   const failed = config.failedCount > 0 ? `, ${config.failedCount} failed` : ''
   const tasks = `${done} of ${counted(total, 'task')}${failed}`
   switch (run.status) {
@@ -208,7 +251,8 @@ function footOf(run: Run, config: Config, done: number, total: number): string {
       return 'not asked for yet'
     case 'running':
       if (total === 0) return 'waiting for the trace'
-      return done === 0 ? `${tasks}, queued` : done < total ? tasks : config.request === null ? `${tasks}, composing` : tasks
+      if (run.trace.status === 'importing' && done >= total) return `${tasks}, the trace is still coming`
+      return done === 0 ? `${tasks}, queued` : done < total ? `${tasks}${etaS === undefined ? '' : `, about ${timeWithUnit(ms(etaS * 1000))} left`}` : config.request === null ? `${tasks}, composing` : tasks
     case 'completed':
     case 'completed_with_failures':
     case 'failed':

@@ -28,16 +28,25 @@ export function RunHeader({ run, head, isReplay }: { readonly run: Run; readonly
               Cancel run
             </button>
           )}
-          {head.stateHash !== '' && (
-            <button type="button" className="button" disabled={verify.isPending} onClick={() => verify.mutate()}>
-              {verify.isPending ? 'Replaying…' : 'Verify'}
-            </button>
-          )}
-          {isOver(head) && (
-            <a className="button" href={`/api/runs/${encodeURIComponent(run.runId)}/perfetto`} download>
-              Perfetto
-            </a>
-          )}
+          {/* There from the start, so that nothing moves when the run ends. */}
+          <button
+            type="button"
+            className="button"
+            disabled={verify.isPending || head.stateHash === ''}
+            title="Fold the log anew and compare the state's hash with the one the run ended with"
+            onClick={() => verify.mutate()}
+          >
+            {verify.isPending ? 'Replaying…' : 'Verify'}
+          </button>
+          <button
+            type="button"
+            className="button"
+            disabled={!isOver(head)}
+            title="The composed timeline as a file for Perfetto"
+            onClick={() => window.location.assign(`/api/runs/${encodeURIComponent(run.runId)}/perfetto`)}
+          >
+            Perfetto
+          </button>
           <Link
             className="button"
             to="/new"

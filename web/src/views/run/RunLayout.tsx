@@ -1,9 +1,10 @@
-import { getRouteApi, Link, Outlet } from '@tanstack/react-router'
+import { getRouteApi, Link, Outlet, useMatchRoute } from '@tanstack/react-router'
 import { useEffect, useMemo, useRef, useState, useSyncExternalStore } from 'react'
 import { clock, count } from '../../lib/format'
 import type { Binding } from '../../lib/keys'
 import { position, type Position } from '../../lib/units'
 import { RunFeed } from '../../store/feed'
+import type { Recording } from '../../store/recording'
 import { isOver, isPredicted, requestedConfigs, type Run } from '../../store/run'
 import { InspectorFrame } from '../Inspector'
 import { Problem } from '../Problem'
@@ -13,6 +14,7 @@ import { RunContext, type RunView } from './runContext'
 import { RunHeader } from './RunHeader'
 import styles from './RunLayout.module.css'
 import { TimeBar } from './TimeBar'
+import bar from './TimeBar.module.css'
 
 const route = getRouteApi('/runs/$runId')
 const ADDRESS_EVERY_MS = 250
@@ -46,6 +48,7 @@ function OneRun({ runId }: { readonly runId: string }) {
     [runId, run, recording, version, recordCount, at, isReplay, link, seek],
   )
   useTabKeys(runId)
+  usePerf(recording, version)
   useEffect(() => {
     document.title = run.trace.name ? `${run.trace.name} · Cascade` : 'Cascade'
     return () => {
@@ -103,11 +106,46 @@ function OneRun({ runId }: { readonly runId: string }) {
           isReplay={isReplay}
           link={link}
           known={knownWords(run)}
+          clocks={<Clocks runId={runId} />}
+          hash={recording.head.stateHash}
           onSeek={seek}
         />
       </div>
     </RunContext>
   )
+}
+
+/** Two clocks that are never mixed: the log's, which says what was known when, and the simulated one of the timeline. */
+function Clocks({ runId }: { readonly runId: string }) {
+  const isTimeline = useMatchRoute()({ to: '/runs/$runId/timeline', params: { runId } }) !== false
+  return (
+    <span className={bar.clocks} role="group" aria-label="Clock">
+      <Link to="/runs/$runId/timeline" params={{ runId }} activeProps={{}} title="Simulated time is played on the timeline" aria-current={isTimeline ? 'true' : undefined}>
+        Simulated
+      </Link>
+      <span aria-current="true">Log</span>
+    </span>
+  )
+}
+
+/** Where `?perf=1` asks for it: how long an event took from being said to being painted, newest last. */
+function usePerf(recording: Recording, version: number): void {
+  const { perf } = route.useSearch()
+  const seen = useRef({ records: 0, took: [] as number[] })
+  useEffect(() => {
+    if (perf !== true) return undefined
+    const first = recording.records[seen.current.records]
+    seen.current.records = recording.records.length
+    if (first === undefined) return undefined
+    // Effects run after React has written to the page; the frame after the next one shows it.
+    const frame = requestAnimationFrame(() => {
+      const { took } = seen.current
+      took.push(Date.now() - first.at)
+      if (took.length > 2000) took.shift()
+      document.documentElement.dataset.perfFeed = JSON.stringify(took)
+    })
+    return () => cancelAnimationFrame(frame)
+  }, [perf, recording, version])
 }
 
 function useTabKeys(runId: string): void {

@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from 'react'
+import { useEffect, useRef, useState, type ReactNode } from 'react'
 import { clock, count } from '../../lib/format'
 import { position, type Position } from '../../lib/units'
 import type { Link } from '../../store/feed'
@@ -9,6 +9,9 @@ const SPEEDS = [0.1, 1, 10, 100] as const
 /** Stretches in which nothing was said are passed over. */
 const IDLE_MS = 500
 const BINS = 160
+/** Longer silences are marked where they were folded. */
+const FOLDED_MS = 5000
+const RESULTS: ReadonlySet<string> = new Set(['KernelsSimulated', 'KernelsPredicted', 'StepsPredicted', 'RequestPredicted', 'AccuracyMeasured'])
 
 interface Props {
   readonly recording: Recording
@@ -17,11 +20,15 @@ interface Props {
   readonly isReplay: boolean
   readonly link: Link
   readonly known: string
+  /** The switch to the other clock. */
+  readonly clocks: ReactNode
+  /** Of the state at the log's end, where the run has ended. */
+  readonly hash: string
   readonly onSeek: (at: Position | null) => void
 }
 
-/** The log as a track: what was known when. Its end is now. */
-export function TimeBar({ recording, recordCount, at, isReplay, link, known, onSeek }: Props) {
+/** The log as a track: what was known when. Its end is now. Simulated time is another clock, and the timeline's. */
+export function TimeBar({ recording, recordCount, at, isReplay, link, known, clocks, hash, onSeek }: Props) {
   const [speed, setSpeed] = useState<number>(1)
   const [isPlaying, setIsPlaying] = useState(false)
   const seek = (to: number) => onSeek(to >= recordCount ? null : position(Math.max(0, to)))
@@ -33,6 +40,7 @@ export function TimeBar({ recording, recordCount, at, isReplay, link, known, onS
   const words = `record ${count(at)} of ${count(recordCount)}${time === null ? '' : `, ${clock(time)}`}, ${known}`
   return (
     <div className={`${styles.bar} ${isReplay ? styles.replay : ''}`} role="group" aria-label="Replay of the log">
+      {clocks}
       <button
         type="button"
         className={`button quiet ${styles.play}`}
@@ -71,9 +79,14 @@ export function TimeBar({ recording, recordCount, at, isReplay, link, known, onS
           }}
         />
       </div>
-      <span className={styles.words} data-testid="moment">
+      <span className={styles.words} data-testid="moment" title={hash === '' ? undefined : `state at the end: ${hash}`}>
         {words}
       </span>
+      {hash !== '' && !isReplay && (
+        <code className={styles.hash} title="State hash that the run ended with; Verify folds the log anew and compares">
+          {hash.slice(0, 8)}
+        </code>
+      )}
       <button
         type="button"
         className={`button ${styles.live}`}
@@ -133,19 +146,41 @@ function useReplay(
   }, [isPlaying, speed, recording])
 }
 
-/** Where in the log results came: the taller, the more records a place holds that this page shows. */
+interface Bin {
+  results: number
+  others: number
+  /** Nothing was said for a while just before it: the stretch is folded. */
+  isAfterIdle: boolean
+}
+
+/** Where in the log results came, what else was said, and where nothing was for so long that it is left out. */
 function Density({ recording, recordCount }: { readonly recording: Recording; readonly recordCount: number }) {
   if (recordCount === 0) return null
-  const bins = new Array<number>(BINS).fill(0)
-  for (const record of recording.records) {
-    const bin = Math.min(BINS - 1, Math.floor((record.position / recordCount) * BINS))
-    bins[bin] = (bins[bin] ?? 0) + (record.type === 'KernelTaskTraced' ? 0.2 : 1)
-  }
-  const most = Math.max(...bins)
-  const bars = bins.map((value, bin) => `M${bin + 0.5} 16v${-(value > 0 ? 2 + (14 * value) / most : 0)}`).join('')
+  const bins = binsOf(recording, recordCount)
+  const most = Math.max(1, ...bins.map(({ results, others }) => results + others))
+  const high = (value: number) => (value > 0 ? 2 + (12 * value) / most : 0)
+  const bars = (from: (bin: Bin) => number, to: (bin: Bin) => number) =>
+    bins.map((bin, at) => (to(bin) > from(bin) ? `M${at + 0.5} ${16 - high(from(bin))}V${16 - high(to(bin))}` : '')).join('')
+  const folds = bins.map(({ isAfterIdle }, at) => (isAfterIdle ? `M${at} 1l.6 1.5l-1.2 1.5l.6 1.5` : '')).join('')
   return (
     <svg className={styles.density} viewBox={`0 0 ${BINS} 16`} preserveAspectRatio="none" aria-hidden="true">
-      <path d={bars} stroke="currentColor" strokeWidth="0.7" />
+      <path d={bars(() => 0, ({ others }) => others)} className={styles.others} />
+      <path d={bars(({ others }) => others, ({ results, others }) => results + others)} className={styles.results} />
+      <path d={folds} className={styles.folds} />
     </svg>
   )
+}
+
+function binsOf(recording: Recording, recordCount: number): readonly Bin[] {
+  const bins = Array.from({ length: BINS }, (): Bin => ({ results: 0, others: 0, isAfterIdle: false }))
+  let before: number | null = null
+  for (const record of recording.records) {
+    const bin = bins[Math.min(BINS - 1, Math.floor((record.position / recordCount) * BINS))]
+    if (bin === undefined) continue
+    if (RESULTS.has(record.type)) bin.results += 1
+    else bin.others += record.type === 'KernelTaskTraced' ? 0.2 : 1
+    if (before !== null && record.at - before > FOLDED_MS) bin.isAfterIdle = true
+    before = record.at
+  }
+  return bins
 }

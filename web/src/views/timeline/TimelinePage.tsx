@@ -62,7 +62,14 @@ export function TimelinePage() {
   useReplayed(run, isReplay, send)
   useEffect(() => send({ op: 'twin', isOn: hasTwin }), [send, hasTwin, configs])
   const isPerf = search.perf === true
-  useEffect(() => send({ op: 'perf', isOn: isPerf }), [send, isPerf, configs])
+  useEffect(() => {
+    if (!isPerf) return undefined
+    // Whoever measures asks for the figures since the last time.
+    const ask = () => send({ op: 'perf', isOn: true })
+    ask()
+    window.addEventListener('cascade:perf', ask)
+    return () => window.removeEventListener('cascade:perf', ask)
+  }, [send, isPerf, configs])
 
   const { status, selected, clock } = heard
   const { setOpen } = inspector
