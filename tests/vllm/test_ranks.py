@@ -33,8 +33,10 @@ def test_both_ranks_record_the_same_steps_and_all_of_their_ops(llm):
     assert [s.q_lengths for s in first] == [s.q_lengths for s in second]
     assert [s.request_ids for s in first] == [s.request_ids for s in second]
     assert sorted(report["rank"] for report in trace.reports) == [0, 1]
-    # Clocks of one host: the ranks' steps begin within milliseconds of each other.
-    assert max(abs(a.start_ns - b.start_ns) for a, b in zip(first, second, strict=True)) < 50_000_000
+    # Ranks wait for each other in every step's collectives, so on one clock their steps overlap.
+    for a, b in zip(first, second, strict=True):
+        if a.request_ids:
+            assert max(a.start_ns, b.start_ns) < min(a.start_ns + a.duration_ns, b.start_ns + b.duration_ns)
 
 
 def test_the_engines_own_profiler_is_read_from_a_file_per_window(llm):
