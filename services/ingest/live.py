@@ -320,10 +320,11 @@ class LiveTrace:
         while rows.runs:
             run = rows.runs[0]
             step = rank.steps.get(run.step) if run.step is not None else None
-            if run.step is not None and not is_last:
-                promised = (step.op_count if self._is_derived else step.launch_count) if step else None
-                if promised is None or run.count < promised:
+            promised = (step.op_count if self._is_derived else step.launch_count) if step else None
+            if run.step is not None and (promised is None or run.count < promised):
+                if not is_last:
                     return
+                step = None  # a step that is not whole is none
             rows.runs.popleft()
             batch = pa.Table.from_batches(run.batches).unify_dictionaries().combine_chunks().to_batches()[0]
             if self._is_derived:
@@ -488,7 +489,11 @@ class LiveTrace:
             rank = self._ranks[number]
             lost = sum(rows.num_rows for held in (rank.launches, rank.ops) for rows in held.held.values())
             self._quality.dropped_event_count += lost
-            yield from self._advance(number, is_last=True)
+            try:
+                yield from self._advance(number, is_last=True)
+            except CannotDerive as reason:
+                yield self._rejected(f"no GPU kernels were recorded and none can be derived: {reason}")
+                return
             self._quality.event_count += rank.launches.next_seq + rank.ops.next_seq + len(rank.heard_steps)
             if rank.ended is not None:
                 self._quality.dropped_event_count += rank.ended.dropped_launch_count

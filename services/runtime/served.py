@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cascade_schemas.codec import decode
-from cascade_schemas.events import AnyEvent, ArtifactRef, RunRequested, TraceUploaded
+from cascade_schemas.events import AnyEvent, ArtifactRef, RecordingStarted, RunRequested, TraceUploaded
 
 from services.aggregator import queries
 from services.ingest import admission
@@ -46,6 +46,7 @@ class ServedEngine(LocalEngine):
         self._jail_lock = threading.Lock()
         self._uploads: dict[str, tuple[TraceUploaded, int]] = {}  # with the time of asking
         self._requests: dict[str, tuple[RunRequested, int]] = {}
+        self._recordings_ms: dict[str, int] = {}  # when a trace that is recorded live was first heard of
         self._recordings = Recordings(embedded.publish)
         embedded.listeners.append(self._remember)
         for event, timestamp_ms in self._asked():
@@ -87,8 +88,7 @@ class ServedEngine(LocalEngine):
         known = {report["trace_id"]: report for report in super().traces()}
         waiting = {trace_id: _importing(upload) for trace_id, (upload, _) in self._uploads.items()}
         reports = [
-            report | {"uploaded_at_ms": self._uploads[trace_id][1] if trace_id in self._uploads else None}
-            for trace_id, report in (waiting | known).items()
+            report | {"uploaded_at_ms": self._heard_of_ms(trace_id)} for trace_id, report in (waiting | known).items()
         ]
         return sorted(reports, key=lambda report: -(report["uploaded_at_ms"] or 0))
 
@@ -217,7 +217,8 @@ class ServedEngine(LocalEngine):
     # --- memory of what was asked: the store knows it only after the aggregator's next turn ---------------------
 
     def _asked(self) -> Iterator[tuple[AnyEvent, int]]:
-        for topic, name in (("uploads", "TraceUploaded"), ("runs", "RunRequested")):
+        asked = (("uploads", "TraceUploaded"), ("traces", "RecordingStarted"), ("runs", "RunRequested"))
+        for topic, name in asked:
             offset = 0
             while stored := self._reader.read(topic, offset, 256, types=[name]):
                 for one in stored:
@@ -233,8 +234,15 @@ class ServedEngine(LocalEngine):
     def _learn(self, event: AnyEvent, timestamp_ms: int) -> None:
         if isinstance(event, TraceUploaded):
             self._uploads[event.trace_id] = (event, timestamp_ms)
+        elif isinstance(event, RecordingStarted):
+            self._recordings_ms.setdefault(event.trace_id, timestamp_ms)
         elif isinstance(event, RunRequested):
             self._requests[event.run_id] = (event, timestamp_ms)
+
+    def _heard_of_ms(self, trace_id: str) -> int | None:
+        if trace_id in self._uploads:
+            return self._uploads[trace_id][1]
+        return self._recordings_ms.get(trace_id)
 
     @contextmanager
     def _few(self, what: str) -> Iterator[None]:

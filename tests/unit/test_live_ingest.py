@@ -122,6 +122,19 @@ def test_a_killed_job_leaves_its_whole_steps_and_is_marked(kept):
     assert any("killed" in note for note in end.quality["notes"])
 
 
+def test_launches_that_got_lost_on_the_way_leave_only_whole_steps():
+    events = recorded_events(5)
+    lost = [event for event in events if isinstance(event, LaunchesRecorded)][2]
+    live = LiveIngest()
+    said = [one for event in events if event is not lost for one in live.react(event)]
+    assert not any(isinstance(one, TraceCompleted) for one in said)
+    said += live.abandon(RECORDED)
+    end = said[-1]
+    assert [one.step for one in said if isinstance(one, StepTraced)] == [0, 1]
+    assert end.launch_count == 2 * 2 * LAYERS
+    assert end.quality["dropped_event_count"] == 2 * 2 * LAYERS  # behind the gap
+
+
 def test_what_comes_after_the_end_is_not_heard():
     live = LiveIngest()
     for event in recorded_events(2):

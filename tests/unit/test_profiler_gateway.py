@@ -68,7 +68,9 @@ def test_a_recorder_on_the_gateway_makes_a_trace_that_can_be_run_meanwhile(serve
     record_steps(recorder, range(3, 6))
     delivery = recorder.end([], 20)
     assert (delivery.lost_records, delivery.refused) == (0, "")
-    assert not status_of(server, trace_id, "complete")["is_truncated"]
+    found = status_of(server, trace_id, "complete")
+    assert not found["is_truncated"]
+    assert found["uploaded_at_ms"] > 1_700_000_000_000
     during = server.engine.wait_run(run_id)
     after = server.engine.wait_run(server.engine.start_run(trace_id, ["h100_sxm"], "analytic"))
     assert during["state_hash"] == after["state_hash"]
