@@ -65,7 +65,7 @@ export function alignedSteps(order: Order, configs: readonly Composed[]): Float6
 /** The starts with every step moved to where it begins on a shared axis. */
 export function moved(order: Order, composed: Composed, begins: Float64Array): Float64Array {
   const { first, last, group } = order.segments
-  const start = Float64Array.from(composed.start)
+  const start = composed.start.slice()
   for (let at = 0; at < first.length; at += 1) {
     const shift = (begins[group[at] ?? 0] ?? 0) - (composed.stepStart[group[at] ?? 0] ?? 0)
     const end = last[at] ?? 0

@@ -1,7 +1,7 @@
 import { areaOn, areaSaid, hoverSaid, launchSaid, stepWords, type Described } from './describe'
 import { between, fitted, panned, timeAt, xAt, zoomedAt, type Camera } from './camera'
 import { Painter, type Colours } from './draw'
-import { groupsOf, mark, paletteOf, type Group, type GroupLane, type Palette, type Sources } from './groups'
+import { blankGroup, configGroups, mark, paletteOf, sourceGroup, type Group, type GroupLane, type Palette, type Shape, type SourceOrders, type Sources } from './groups'
 import { Advances, shortKernel } from './labels'
 import { GrowingLaunches, type Layout } from './launches'
 import { fetchLaunches, fetchLayout, fetchResults, PAGE_LAUNCHES } from './loader'
@@ -33,6 +33,13 @@ interface Drag {
   hasMoved: boolean
 }
 
+/** A launch that stays where it is on the screen while lanes change. */
+interface Anchor {
+  readonly row: number
+  readonly letter: string
+  readonly x: number
+}
+
 /** The timeline behind the canvas: what is loaded, where one looks, what is chosen; draws when something changed. */
 export class Timeline {
   readonly #painter: Painter
@@ -51,6 +58,9 @@ export class Timeline {
   readonly #results = new Map<string, ResultColumns>()
   #hidden: readonly string[] | null = null
   #sources: Sources | null = null
+  #sourceOrders: SourceOrders | null = null
+  /** Grows with every change of the lanes: what was begun for an older one is given up. */
+  #epoch = 0
   #palette: Palette = { tokens: [], familyOf: new Uint8Array(0), families: [] }
   #groups: readonly Group[] = []
   #end = 1
@@ -99,6 +109,7 @@ export class Timeline {
   readonly #frameMs: number[] = []
   #loadedAt: number | null = null
   #firstPaintMs: number | null = null
+  #allPaintMs: number | null = null
 
   constructor(
     readonly start: Extract<ToTimeline, { readonly op: 'start' }>,
@@ -179,7 +190,7 @@ export class Timeline {
         return
       case 'perf':
         this.#isMeasuring = said.isOn
-        this.say({ op: 'perf', perf: { drawMs: this.#drawMs.splice(0), frameMs: this.#frameMs.splice(0), firstPaintMs: this.#firstPaintMs, spans: this.#painter.spans } })
+        this.say({ op: 'perf', perf: { drawMs: this.#drawMs.splice(0), frameMs: this.#frameMs.splice(0), firstPaintMs: this.#firstPaintMs, allPaintMs: this.#allPaintMs, spans: this.#painter.spans } })
         return
       case 'start':
         return
@@ -196,7 +207,7 @@ export class Timeline {
       await this.#loadLaunches()
       await Promise.all(results)
       this.#loadedAt = performance.now()
-      this.#reorder()
+      this.#reorder(true)
       if (!layout.is_complete) this.#refreshSoon()
     } catch (error) {
       this.#fail(error)
@@ -271,34 +282,64 @@ export class Timeline {
     this.#sayStatus()
   }
 
-  #reorder(): void {
+  /** isStaged: one config after the other, each shown as soon as it is ready. */
+  #reorder(isStaged = false): void {
     const layout = this.#layout
     if (layout === null) return
     const launches = this.#launches.columns()
-    this.#sources = {
-      launches,
-      order: stepOrder(launches),
-      measured: measuredOrder(launches),
-      host: hostOrder(launches),
-      tasks: layout.tasks,
-      gaps: layout.gaps,
-      streams: layout.streams,
-      results: this.#results,
-    }
-    this.#compose()
+    this.#sources = { launches, order: stepOrder(launches), tasks: layout.tasks, gaps: layout.gaps, streams: layout.streams, results: this.#results }
+    this.#sourceOrders = null
+    if (isStaged && this.#view.align === 'time' && this.#hidden === null) this.#composeStaged(this.#sources)
+    else this.#compose()
+  }
+
+  get #shape(): Shape {
+    const { align, colour, baseline } = this.#view
+    return { configs: this.start.configs, source: this.#sourceSaid(), align, colour, baseline }
   }
 
   /** Lanes anew; what one looks at stays where it is on the screen. */
   #compose(): void {
     if (this.#sources === null) return
+    this.#epoch += 1
     const anchor = this.#anchor()
     const results = this.#hidden === null ? this.#results : new Map([...this.#results].filter(([id]) => this.#hidden?.includes(id)))
-    const { align, colour, baseline } = this.#view
-    this.#groups = groupsOf(
-      { ...this.#sources, results },
-      { configs: this.start.configs, source: this.#sourceSaid(), align, colour, baseline },
-      this.#palette,
-    )
+    const sources = { ...this.#sources, results }
+    this.#groups = [...configGroups(sources, this.#shape, this.#palette), ...this.#recorded(sources)]
+    this.#settle(anchor)
+  }
+
+  #composeStaged(sources: Sources): void {
+    this.#epoch += 1
+    const epoch = this.#epoch
+    const anchor = this.#anchor()
+    const { configs } = this.start
+    // The baseline first, which is what the minimap shows.
+    const queue = [...configs].sort((a, b) => Number(b.letter === this.#view.baseline) - Number(a.letter === this.#view.baseline))
+    this.#groups = configs.map((said) => blankGroup(said, sources.order, sources.streams))
+    const turn = () => {
+      if (epoch !== this.#epoch) return // something changed meanwhile, and was composed as a whole
+      const next = queue.shift()
+      if (next === undefined) this.#groups = [...this.#groups, ...this.#recorded(sources)]
+      else {
+        const [made] = configGroups(sources, { ...this.#shape, configs: [next] }, this.#palette)
+        if (made !== undefined) this.#groups = this.#groups.map((group) => (group.said.id === next.id ? made : group))
+      }
+      this.#settle(anchor)
+      this.#draw()
+      if (next === undefined) this.#allPaintMs ??= this.#loadedAt === null ? null : performance.now() - this.#loadedAt
+      else setTimeout(turn)
+    }
+    turn()
+  }
+
+  #recorded(sources: Sources): readonly Group[] {
+    this.#sourceOrders ??= { measured: measuredOrder(sources.launches), host: hostOrder(sources.launches) }
+    const group = sourceGroup(sources, this.#sourceOrders, this.#shape, this.#palette)
+    return group === null ? [] : [group]
+  }
+
+  #settle(anchor: Anchor | null): void {
     this.#end = Math.max(1, ...this.#groups.map(({ end }) => end))
     this.#hits = mark(this.#groups, this.#isMatch)
     if (this.#isFit) this.#camera = fitted(0, this.#end)
@@ -314,13 +355,13 @@ export class Timeline {
   }
 
   /** A launch and where it is on the screen: the selected one, else the first in view. */
-  #anchor(): { readonly row: number; readonly letter: string; readonly x: number } | null {
+  #anchor(): Anchor | null {
     const chosen = this.#selected ?? this.#firstInView()
     const at = chosen === null ? null : this.#axisOf(chosen.letter, chosen.row)
     return chosen === null || at === null ? null : { ...chosen, x: xAt(this.#camera, this.#axisWidth, at) }
   }
 
-  #hold(anchor: { readonly row: number; readonly letter: string; readonly x: number }): void {
+  #hold(anchor: Anchor): void {
     const at = this.#axisOf(anchor.letter, anchor.row)
     if (at === null) return
     const shift = at - timeAt(this.#camera, this.#axisWidth, anchor.x)

@@ -37,12 +37,16 @@ export interface Group {
 export interface Sources {
   readonly launches: LaunchColumns
   readonly order: Order
-  readonly measured: Order | null
-  readonly host: Order | null
   readonly tasks: readonly LayoutTask[]
   readonly gaps: Gaps
   readonly streams: readonly number[]
   readonly results: ReadonlyMap<string, ResultColumns>
+}
+
+/** What the recording itself has. */
+export interface SourceOrders {
+  readonly measured: Order | null
+  readonly host: Order | null
 }
 
 /** Colour classes and the tokens they are drawn in. */
@@ -67,8 +71,18 @@ export interface Shape {
   readonly baseline: string
 }
 
-/** Every group with its lanes composed, aligned and summed up: all that drawing needs. */
-export function groupsOf(sources: Sources, shape: Shape, palette: Palette): readonly Group[] {
+/** A config's place before its lanes are composed: nothing in them yet, and nothing moves when they come. */
+export function blankGroup(said: ConfigSaid, order: Order, streams: readonly number[]): Group {
+  const none = new Float64Array(0)
+  const bytes = new Uint8Array(0)
+  const lanes = lanesOf({ ...order, lanes: order.lanes.map((lane) => ({ ...lane, first: 0, last: 0 })) }, streams, {
+    own: none, axis: none, scale: 1, byTask: none, byPosition: null, classOf: bytes, isPending: bytes, isThin: false, prefix: '',
+  })
+  return { said, kind: 'config', results: null, composed: null, lanes, stepBegins: null, scale: 1, end: 0 }
+}
+
+/** Every group of a config with its lanes composed, aligned and summed up: all that drawing needs. */
+export function configGroups(sources: Sources, shape: Shape, palette: Palette): readonly Group[] {
   const { order, tasks, gaps } = sources
   const standIn = standIns(tasks, sources.results)
   const answers = shape.configs.map((said) => {
@@ -79,12 +93,12 @@ export function groupsOf(sources: Sources, shape: Shape, palette: Palette): read
   })
   const begins = shape.align === 'step' ? alignedSteps(order, answers.map(({ composed }) => composed)) : null
   const baseline = answers.find(({ said }) => said.letter === shape.baseline) ?? answers[0]
-  const configs = answers.map(({ said, results, composed }): Group => {
+  return answers.map(({ said, results, composed }): Group => {
     const scale = shape.align === 'progress' && composed.total > 0 ? (baseline?.composed.total ?? 0) / composed.total : 1
     const axis = begins !== null ? moved(order, composed, begins) : scale === 1 ? composed.start : composed.start.map((time) => time * scale)
     const stepBegins = begins ?? (scale === 1 ? composed.stepStart : composed.stepStart.map((time) => time * scale))
     const classOf = classesOf(shape.colour, results, palette)
-    const lanes = lanesOf(order, sources, {
+    const lanes = lanesOf(order, sources.streams, {
       own: composed.start,
       axis,
       scale,
@@ -98,8 +112,6 @@ export function groupsOf(sources: Sources, shape: Shape, palette: Palette): read
     const last = begins === null ? composed.total * scale : Math.max(0, ...composed.stepStart.map((at, step) => (begins[step] ?? 0) + (composed.stepEnd[step] ?? 0) - at))
     return { said, kind: 'config', results, composed, lanes, stepBegins, scale, end: last }
   })
-  const source = sourceGroup(sources, shape, palette)
-  return source === null ? configs : [...configs, source]
 }
 
 /** What a task without a result is drawn as long as: as measured, else as on a config that has it. */
@@ -129,13 +141,13 @@ interface LaneTimes {
   readonly prefix: string
 }
 
-function lanesOf(order: Order, sources: Sources, times: LaneTimes): GroupLane[] {
+function lanesOf(order: Order, streams: readonly number[], times: LaneTimes): GroupLane[] {
   const { byTask, byPosition, classOf, isPending } = times
   const { task } = order
   const duration = byPosition === null ? (position: number) => byTask?.[task[position] ?? 0] ?? 0 : (position: number) => byPosition[position] ?? 0
   const hasRanks = new Set(order.lanes.map(({ rank }) => rank)).size > 1
   return order.lanes.map(({ rank, stream, first, last }) => ({
-    title: `${hasRanks ? `r${rank} ` : ''}${times.prefix === '' ? `stream ${sources.streams[stream] ?? stream}` : times.prefix}`,
+    title: `${hasRanks ? `r${rank} ` : ''}${times.prefix === '' ? `stream ${streams[stream] ?? stream}` : times.prefix}`,
     rank,
     isThin: times.isThin,
     order,
@@ -155,8 +167,9 @@ function lanesOf(order: Order, sources: Sources, times: LaneTimes): GroupLane[] 
 }
 
 /** The recording itself: its streams as they ran, and when the host asked for each launch. */
-function sourceGroup(sources: Sources, shape: Shape, palette: Palette): Group | null {
-  const { measured, host, launches, tasks } = sources
+export function sourceGroup(sources: Sources, orders: SourceOrders, shape: Shape, palette: Palette): Group | null {
+  const { launches, tasks } = sources
+  const { measured, host } = orders
   if (measured === null && host === null) return null
   const firsts = [measured, host].flatMap((order) => {
     const time = order === measured ? launches.measuredStart : launches.hostStart
@@ -166,19 +179,26 @@ function sourceGroup(sources: Sources, shape: Shape, palette: Palette): Group | 
   const none = new Uint8Array(tasks.length)
   // Colours by bound or error are a config's; the recording has families.
   const classOf = shape.colour === 'family' ? palette.familyOf : new Uint8Array(tasks.length).fill(shape.colour === 'bound' ? BOUNDS.length - 1 : ERRORS.length - 1)
-  const timed = (order: Order, time: Float64Array | null) => Float64Array.from(order.row, (row) => (time?.[row] ?? 0) - zero)
+  const timed = (order: Order, time: Float64Array | null) => taken(time, order.row).map((at) => at - zero)
   const lanes: GroupLane[] = []
   if (host !== null) {
     const own = timed(host, launches.hostStart)
-    lanes.push(...lanesOf(host, sources, { own, axis: own, scale: 1, byTask: null, byPosition: new Float64Array(own.length), classOf, isPending: none, isThin: true, prefix: 'host asks' }))
+    lanes.push(...lanesOf(host, sources.streams, { own, axis: own, scale: 1, byTask: null, byPosition: new Float64Array(own.length), classOf, isPending: none, isThin: true, prefix: 'host asks' }))
   }
   if (measured !== null) {
     const own = timed(measured, launches.measuredStart)
-    const byPosition = Float64Array.from(measured.row, (row) => launches.measuredDuration?.[row] ?? 0)
-    lanes.push(...lanesOf(measured, sources, { own, axis: own, scale: 1, byTask: null, byPosition, classOf, isPending: none, isThin: false, prefix: '' }))
+    const byPosition = taken(launches.measuredDuration, measured.row)
+    lanes.push(...lanesOf(measured, sources.streams, { own, axis: own, scale: 1, byTask: null, byPosition, classOf, isPending: none, isThin: false, prefix: '' }))
   }
   const end = Math.max(0, ...lanes.map(({ own, last, duration }) => (own[last - 1] ?? 0) + Math.max(0, duration(last - 1))))
   return { said: shape.source, kind: 'source', results: null, composed: null, lanes, stepBegins: null, scale: 1, end }
+}
+
+/** A column in the order of some rows. (Typed arrays' own `from` with a function takes ten times as long.) */
+function taken(column: Float64Array | null, rows: Uint32Array): Float64Array {
+  const found = new Float64Array(rows.length)
+  if (column !== null) for (let at = 0; at < rows.length; at += 1) found[at] = column[rows[at] ?? 0] ?? 0
+  return found
 }
 
 /** Mark what a search finds in every lane; how many launches that are. */

@@ -159,8 +159,9 @@ export interface TwinRow {
 export interface PerfSaid {
   readonly drawMs: readonly number[]
   readonly frameMs: readonly number[]
-  /** From the last page of launches decoded to the first frame drawn of all of them. */
+  /** From the last page of launches decoded to the first config's lanes drawn of all of them, and to everybody's. */
   readonly firstPaintMs: number | null
+  readonly allPaintMs: number | null
   readonly spans: number
 }
 

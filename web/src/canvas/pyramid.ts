@@ -36,24 +36,15 @@ export interface DurationOf {
 }
 
 export const CLASSES = 32
-// From this size on buckets keep the time of each class, so that coarser ones add up exactly.
-const EXACT_FROM = 256
 
-/** All levels of one lane, finest first. */
+/** All levels of one lane, finest first. Launches are looked at once; coarser levels add up those below. */
 export function pyramid(input: PyramidInput, first: number, last: number): readonly Level[] {
-  const levels: Level[] = []
-  let classes: Float64Array | null = null
-  for (let size = FINEST; levels.length === 0 || (last - first) / size > 1; size *= STEP) {
-    const below = levels.at(-1)
-    if (below === undefined || size <= EXACT_FROM) {
-      const made = fromLaunches(input, first, last, size)
-      levels.push(made.level)
-      classes = made.classes
-    } else if (classes !== null) {
-      const made = fromBelow(below, classes)
-      levels.push(made.level)
-      classes = made.classes
-    }
+  const kinds = 1 + input.classOf.reduce((most, kind) => Math.max(most, kind), 0)
+  let { level, classes } = fromLaunches(input, first, last, kinds)
+  const levels = [level]
+  while ((last - first) / level.size > 1) {
+    ;({ level, classes } = fromBelow(level, classes, kinds))
+    levels.push(level)
   }
   return levels
 }
@@ -69,27 +60,32 @@ function emptyLevel(size: number, count: number): Level {
   }
 }
 
-function fromLaunches(input: PyramidInput, first: number, last: number, size: number): { level: Level; classes: Float64Array | null } {
+interface Summed {
+  readonly level: Level
+  /** Time of each class in each bucket: with it coarser buckets add up exactly. */
+  readonly classes: Float64Array
+}
+
+function fromLaunches(input: PyramidInput, first: number, last: number, kinds: number): Summed {
   const { order, durationOf, classOf, isPending } = input
-  const { byTask, byPosition } = durationOf
   const { task } = order
-  const count = Math.ceil((last - first) / size)
-  const level = emptyLevel(size, count)
-  const isExact = size >= EXACT_FROM
-  const classes = isExact ? new Float64Array(count * CLASSES) : null
-  const sums = new Float64Array(CLASSES)
+  const { byPosition } = durationOf
+  const byTask = durationOf.byTask ?? new Float64Array(classOf.length)
+  const count = Math.ceil((last - first) / FINEST)
+  const level = emptyLevel(FINEST, count)
+  const classes = new Float64Array(count * kinds)
   for (let bucket = 0; bucket < count; bucket += 1) {
-    const from = first + bucket * size
-    const to = Math.min(last, from + size)
+    const from = first + bucket * FINEST
+    const to = Math.min(last, from + FINEST)
+    const sums = bucket * kinds
     let [busy, longest, argmax, waiting] = [0, -1, from, 0]
-    sums.fill(0)
     for (let position = from; position < to; position += 1) {
       const which = task[position] ?? 0
-      const raw = (byPosition === null ? byTask?.[which] : byPosition[position]) ?? 0
+      const raw = (byPosition === null ? byTask[which] : byPosition[position]) ?? 0
       const duration = raw > 0 ? raw : 0
       busy += duration
-      const kind = classOf[which] ?? 0
-      sums[kind] = (sums[kind] ?? 0) + duration
+      const at = sums + (classOf[which] ?? 0)
+      classes[at] = (classes[at] ?? 0) + duration
       if (duration > longest) {
         longest = duration
         argmax = position
@@ -99,17 +95,16 @@ function fromLaunches(input: PyramidInput, first: number, last: number, size: nu
     level.busy[bucket] = busy
     level.longest[bucket] = longest
     level.argmax[bucket] = argmax
-    level.dominant[bucket] = largest(sums, 0)
+    level.dominant[bucket] = largest(classes, sums, kinds)
     level.pending[bucket] = Math.round((255 * waiting) / (to - from))
-    classes?.set(sums, bucket * CLASSES)
   }
   return { level, classes }
 }
 
-function fromBelow(below: Level, classesBelow: Float64Array): { level: Level; classes: Float64Array } {
+function fromBelow(below: Level, classesBelow: Float64Array, kinds: number): Summed {
   const count = Math.ceil(below.busy.length / STEP)
   const level = emptyLevel(below.size * STEP, count)
-  const classes = new Float64Array(count * CLASSES)
+  const classes = new Float64Array(count * kinds)
   for (let bucket = 0; bucket < count; bucket += 1) {
     const from = bucket * STEP
     const to = Math.min(below.busy.length, from + STEP)
@@ -121,23 +116,23 @@ function fromBelow(below: Level, classesBelow: Float64Array): { level: Level; cl
         argmax = below.argmax[child] ?? 0
       }
       waiting += below.pending[child] ?? 0
-      for (let kind = 0; kind < CLASSES; kind += 1) {
-        const at = bucket * CLASSES + kind
-        classes[at] = (classes[at] ?? 0) + (classesBelow[child * CLASSES + kind] ?? 0)
+      for (let kind = 0; kind < kinds; kind += 1) {
+        const at = bucket * kinds + kind
+        classes[at] = (classes[at] ?? 0) + (classesBelow[child * kinds + kind] ?? 0)
       }
     }
     level.busy[bucket] = busy
     level.longest[bucket] = longest
     level.argmax[bucket] = argmax
-    level.dominant[bucket] = largest(classes, bucket * CLASSES)
+    level.dominant[bucket] = largest(classes, bucket * kinds, kinds)
     level.pending[bucket] = Math.round(waiting / (to - from))
   }
   return { level, classes }
 }
 
-function largest(sums: Float64Array, offset: number): number {
+function largest(sums: Float64Array, offset: number, kinds: number): number {
   let best = 0
-  for (let kind = 1; kind < CLASSES; kind += 1) if ((sums[offset + kind] ?? 0) > (sums[offset + best] ?? 0)) best = kind
+  for (let kind = 1; kind < kinds; kind += 1) if ((sums[offset + kind] ?? 0) > (sums[offset + best] ?? 0)) best = kind
   return best
 }
 
