@@ -4,6 +4,7 @@
 # make chaos    30 minutes (or SECONDS=N) of runs on a real broker while services and broker are killed and stopped
 # make test-cluster  the cluster's tests alone, on a real Kafka broker
 # make test-vllm  the profiler in a real vLLM engine, on the CPU (an environment of its own, .venv-vllm)
+# make e2e    the page's tests alone, in a real Chromium
 # make check  formatting, lint, types of Python and TypeScript
 # make bench  speed, as ratios within one run
 # make accuracy  the error map, docs/accuracy.md, from measured tables (in ../shared or CASCADE_SHARED)
@@ -49,6 +50,10 @@ test-cluster:
 test-vllm: setup
 	@$(PYTHON) infra/setup.py vllm
 	@.venv-vllm/bin/python -m pytest -q tests/vllm
+
+e2e: web
+	@$(PYTHON) infra/setup.py run test
+	@$(BIN)/python -m pytest -q tests/e2e
 
 check:
 	@$(PYTHON) infra/setup.py run test sass cluster web

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tests.bench import imports, pipeline, profiler, sass, scale
+from tests.bench import imports, pipeline, profiler, sass, scale, timeline
 
 BENCHES = {
     "import": imports.run,
@@ -12,6 +12,7 @@ BENCHES = {
     "pipeline": pipeline.run,
     "profiler": profiler.run,
     "sass": sass.run,
+    "page": timeline.run,
 }
 
 

@@ -27,13 +27,15 @@ from services.runtime.eventlog import EventLog
 from tests.bench.scale import make_tasks
 
 TRACE = "large"
+RUN = "large-run"
 GPUS = ("a100_sxm_80gb", "l4", "l40s", "rtx_4090", "h100_sxm", "h200_sxm", "b200_sxm", "mi300x")
+TASKS = 400
 OUTLIER_NS = 5_000_000
 _ROWS_PER_EVENT = 4096
 _LINES_PER_EVENT = 1000
 
 
-def seed(home: Path, *, launches: int, run_id: str = "large-run", at_ms: int = 1_700_000_000_000) -> None:
+def seed(home: Path, *, launches: int, run_id: str = RUN, at_ms: int = 1_700_000_000_000) -> None:
     """A measured trace of one stream and a run of it on eight GPUs, not yet simulated: a server does that at its start."""
     home.mkdir(parents=True, exist_ok=True)
     _write(home, [*trace(launches), run_requested(run_id, GPUS)], at_ms)
@@ -76,8 +78,8 @@ def run_requested(run_id: str, gpus: tuple[str, ...]) -> RunRequested:
 
 
 def trace(launches: int, *, per_step: int = 1000) -> Iterator[AnyEvent]:
-    """Decode steps of short kernels of 2,000 tasks; one launch in the middle was measured far longer than all others."""
-    tasks = make_tasks()
+    """Decode steps of short kernels of 400 tasks; one launch in the middle was measured far longer than all others."""
+    tasks = make_tasks()[:TASKS]
     step_count = -(-launches // per_step)
     yield TraceStarted(
         trace_id=TRACE, name="a million launches", provenance="measured", tool="kineto", source_gpu="a100_sxm_80gb"

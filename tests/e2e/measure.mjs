@@ -175,7 +175,7 @@ const scenarios = {
       return (await pane.locator('div > div').evaluateAll((rows) => rows.filter((row) => !row.hidden && row.childElementCount === 2).map((row) => row.innerText.replace(/\s+/g, ' ')))).slice(0, 40)
     }
     const seen = { end: (await at(1)).at(-1), middle: (await at(0.5))[5], start: (await at(0))[0] }
-    await page.getByRole('searchbox', { name: 'Search the log' }).fill('line 777777 ')
+    await page.getByRole('searchbox', { name: 'Search the log' }).fill(`line ${options.wanted ?? 777777} `)
     const asked = Date.now()
     await page.keyboard.press('Enter')
     await page.getByText(/1 match/).waitFor()
