@@ -1,4 +1,4 @@
-import { ask, Refusal } from './api'
+import { ask, Refusal, type ListedRun } from './api'
 
 /** What charts, drawers and tables ask of the server beside what every page asks. */
 
@@ -151,9 +151,18 @@ export interface TraceDetails {
   readonly quality: Readonly<Record<string, unknown>> | null
 }
 
+export interface RunsPage {
+  readonly runs: readonly ListedRun[]
+  readonly total: number
+  /** Of those that the filters let through. */
+  readonly statuses: Readonly<Record<string, number>>
+}
+
 const part = encodeURIComponent
 
 export const screens = {
+  runs: (filters: { readonly q: string; readonly status: string; readonly provenance: string }, count: number) =>
+    ask<RunsPage>(`/api/runs?${new URLSearchParams({ ...filters, count: String(count) }).toString()}`),
   explain: (run: string, config: string, task: string) =>
     ask<Receipt>(`/api/runs/${part(run)}/configs/${part(config)}/tasks/${part(task)}/explain`),
   curves: (run: string, axis: 'context' | 'batch') => ask<Curves>(`/api/runs/${part(run)}/curves?axis=${axis}`),

@@ -10,7 +10,7 @@ export function positionOf(value: number, stock: number): number {
 }
 
 /** The other way; a whole number where the knob counts things, near stock exactly stock. */
-export function valueAt(position: number, knob: SweptKnob): number {
+export function valueAt(position: number, knob: Pick<SweptKnob, 'name' | 'stock'>): number {
   const value = knob.stock * SPAN ** (2 * position - 1)
   if (Math.abs(value / knob.stock - 1) < 0.012) return knob.stock
   return knob.name === 'sm' ? Math.max(1, Math.round(value)) : Number(value.toPrecision(3))
@@ -48,7 +48,7 @@ export function configText(label: string, settings: Settings): string {
 }
 
 /** Without what equals stock. */
-export function withSetting(settings: Settings, knob: SweptKnob, value: number): Settings {
+export function withSetting(settings: Settings, knob: Pick<SweptKnob, 'name' | 'stock'>, value: number): Settings {
   const rest = Object.fromEntries(Object.entries(settings).filter(([name]) => name !== knob.name))
   return Math.abs(value - knob.stock) <= knob.stock * 1e-9 ? rest : { ...rest, [knob.name]: value }
 }
