@@ -15,6 +15,7 @@ import importlib.util
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -272,6 +273,7 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
         provenance="measured" if is_on_gpu else "recorded-on-cpu",
         tool=f"cascade-profiler {collector.name if collector is not None else 'steps'}",
         origin_unix_ns=orders.origin_unix_ns,
+        began_ns=max(clock.unix_ns(time.perf_counter_ns()) - orders.origin_unix_ns, 0),
         clock_error_ns=clock.error_ns,
         world_size=world_size,
         source_gpu=orders.source_gpu or None,

@@ -98,7 +98,8 @@ class RecordingStarted(Event):
     name: str
     provenance: Provenance
     tool: str
-    origin_unix_ns: int  # the trace's time 0, the same for all ranks
+    origin_unix_ns: int  # what all times count from, the same for all ranks
+    began_ns: int = 0  # when this rank's recording began, counted from there
     clock_error_ns: int = 0  # how far this rank's times may be from unix time
     world_size: int = 1
     gpu_name: str = ""  # as the driver says it

@@ -183,7 +183,9 @@ class LiveTrace:
         self._trace_id = trace_id
         self._overrides = overrides or Overrides()
         self._started: RecordingStarted | None = None
-        self._before: list[Recorded] = []  # arrived before the start
+        self._before: list[Recorded] = []  # arrived before all ranks had begun
+        self._began_ns: dict[int, int] = {}  # per rank
+        self._base_ns: int | None = None  # the trace's time 0
         self._ranks: dict[int, _Rank] = {}
         self._tasks = TaskTable()
         self._said_tasks: set[str] = set()
@@ -199,15 +201,41 @@ class LiveTrace:
     def take(self, event: Recorded) -> Iterator[AnyEvent]:
         if self._is_over:
             return
-        if self._started is None:
-            if not isinstance(event, RecordingStarted):
-                self._before.append(event)
-                return
-            yield from self._start(event)
-            waiting, self._before = self._before, []
-            for earlier in waiting:
-                yield from self.take(earlier)
+        if isinstance(event, RecordingStarted):
+            yield from self._hear_start(event)
+        elif self._base_ns is None:
+            self._before.append(event)
+        else:
+            yield from self._hear(event)
+
+    def abandon(self, why: str) -> Iterator[AnyEvent]:
+        """Nothing more will come; `why` is shown with the trace."""
+        if self._is_over:
             return
+        if self._started is None:
+            yield self._rejected("the recording breaks off before it says what it is of; record again")
+            return
+        self._quality.notes.append(why)
+        if self._base_ns is None:
+            yield from self._begin()  # a rank died before it began
+        yield from self._finish(is_truncated=True)
+
+    def _hear_start(self, event: RecordingStarted) -> Iterator[AnyEvent]:
+        """The first rank says what the trace is of; time 0 is when the first of all ranks began, so all are awaited."""
+        if self._started is None:
+            yield from self._start(event)
+        self._ranks.setdefault(event.rank, _Rank())
+        self._began_ns.setdefault(event.rank, event.began_ns)
+        if self._base_ns is None and len(self._began_ns) >= self._rank_count:
+            yield from self._begin()
+
+    def _begin(self) -> Iterator[AnyEvent]:
+        self._base_ns = min(self._began_ns.values())
+        waiting, self._before = self._before, []
+        for earlier in waiting:
+            yield from self.take(earlier)
+
+    def _hear(self, event: Recorded) -> Iterator[AnyEvent]:
         if isinstance(event, HostProfileRecorded):
             yield from self._hear_profile(event)
             return
@@ -229,27 +257,19 @@ class LiveTrace:
         if self._is_whole:
             yield from self._finish(is_truncated=False)
 
-    def abandon(self, why: str) -> Iterator[AnyEvent]:
-        """Nothing more will come; `why` is shown with the trace."""
-        if self._is_over:
-            return
-        if self._started is None:
-            yield self._rejected("the recording breaks off before it says what it is of; record again")
-            return
-        self._quality.notes.append(why)
-        yield from self._finish(is_truncated=True)
+    @property
+    def _rank_count(self) -> int:
+        assert self._started is not None
+        return self._overrides.rank_count or self._started.rank_count
 
     @property
     def _is_whole(self) -> bool:
-        assert self._started is not None
-        wanted = self._overrides.rank_count or self._started.rank_count
-        return len(self._ranks) >= wanted and all(rank.is_whole for rank in self._ranks.values())
+        return len(self._ranks) >= self._rank_count and all(rank.is_whole for rank in self._ranks.values())
 
     # --- what it is of ----------------------------------------------------------------------------------------
 
     def _start(self, event: RecordingStarted) -> Iterator[AnyEvent]:
         self._started = event
-        self._ranks.setdefault(event.rank, _Rank())
         metadata = TraceMetadata(
             tool=event.tool,
             provenance=event.provenance,
@@ -279,7 +299,7 @@ class LiveTrace:
             model=self._model,
             engine=event.engine,
             engine_version=event.engine_version,
-            rank_count=self._overrides.rank_count or event.rank_count,
+            rank_count=self._rank_count,
             world_size=event.world_size,
             started_at=_rfc3339(event.origin_unix_ns),
         )
@@ -427,12 +447,13 @@ class LiveTrace:
         self, step: ImportedStep, recorded: StepRecorded, kernel_count: int, *, is_profiled: bool = True
     ) -> StepTraced:
         self._step_count += 1
+        base_ns = self._base_ns or 0
         return StepTraced(
             trace_id=self._trace_id,
             rank=recorded.rank,
             step=recorded.step,
             phase=step.phase.value,
-            start_ns=step.start_ns,
+            start_ns=step.start_ns - base_ns,
             duration_ns=step.duration_ns,
             context_requests=step.context_requests,
             context_tokens=step.context_tokens,
@@ -459,6 +480,7 @@ class LiveTrace:
         host_ns: np.ndarray,
         is_kernel: np.ndarray,
     ) -> Iterator[LaunchesTraced]:
+        base_ns = self._base_ns or 0
         for first in range(0, len(task_ids), ROWS_PER_EVENT):
             part = slice(first, first + ROWS_PER_EVENT)
             count = len(task_ids[part])
@@ -469,12 +491,12 @@ class LiveTrace:
                     pa.repeat(pa.scalar(number, type=pa.int32()), count),
                     pa.array(np.arange(first_seq, first_seq + count), type=pa.int64()),
                     pa.array(task_ids[part], type=pa.string()).dictionary_encode(),
-                    pa.array(start_ns[part], type=pa.int64()),
+                    pa.array(start_ns[part] - base_ns, type=pa.int64()),
                     pa.array(duration_ns[part], type=pa.int64(), mask=duration_ns[part] < 0),
                     pa.array(np.clip(stream[part], -1, 2**31 - 1), type=pa.int32()),
                     pa.repeat(pa.scalar(step, type=pa.int32()), count),
                     pa.array(graph[part], type=pa.int64(), mask=graph[part] < 0),
-                    pa.array(host_ns[part], type=pa.int64(), mask=host_ns[part] < 0),
+                    pa.array(host_ns[part] - base_ns, type=pa.int64(), mask=host_ns[part] < 0),
                     pa.array(is_kernel[part], type=pa.bool_()),
                 ],
                 schema=LAUNCHES,

@@ -91,6 +91,20 @@ def test_a_step_that_no_profiler_saw_is_marked():
     assert [step.kernel_count for step in steps] == [2 * LAYERS, 2 * LAYERS, 0, 2 * LAYERS]
 
 
+def test_a_traces_time_begins_with_the_first_of_its_ranks():
+    events = recorded_events(2, rank_count=2)
+    began = {0: 70_000_000_000, 1: 69_999_000_000}
+    late = [
+        event.model_copy(update={"began_ns": began[event.rank]}) if event.type == "RecordingStarted" else event
+        for event in events
+    ]
+    said = catalog_of(late)
+    assert facts_of(said) == facts_of(catalog_of(late[::-1]))
+    starts = {(step.rank, step.step): step.start_ns for step in said if isinstance(step, StepTraced)}
+    assert starts[0, 1] == 1_000_000 - 69_999_000_000
+    assert not any(isinstance(one, StepTraced) for one in catalog_of(late[: len(late) // 2]))
+
+
 def test_prefill_and_decode_are_told_apart_by_the_prompt():
     step = step_recorded(1, request_ids=(0, 1, 2), q_lengths=(1, 30, 1), kv_lengths=(65, 60, 40), prompt_tokens=(64, 90, 0), launch_count=None)  # fmt: skip
     (traced,) = [e for e in catalog_of([recording_started(), step]) if isinstance(e, StepTraced)]

@@ -257,6 +257,7 @@ export interface RecordingStarted {
   readonly provenance: 'measured' | 'recorded-on-cpu' | 'synthesized'
   readonly tool: string
   readonly origin_unix_ns: number
+  readonly began_ns: number
   readonly clock_error_ns: number
   readonly world_size: number
   readonly gpu_name: string
