@@ -35,6 +35,12 @@ CONFIG = {
 }  # fmt: skip
 
 
+def pytest_collection_modifyitems(items):
+    """An engine needs a minute to start on a quiet machine, and several on a busy one."""
+    for item in items:
+        item.add_marker(pytest.mark.timeout(1800))
+
+
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
     """A Llama of two layers and random weights; nothing is downloaded."""
