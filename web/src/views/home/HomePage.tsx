@@ -183,7 +183,7 @@ function runColumns(runs: readonly ListedRun[]): readonly Column<ListedRun>[] {
         </Link>
       ),
     },
-    { id: 'prov', title: 'Provenance', width: 152, sortBy: (run) => run.provenance, cell: (run) => <Provenance kind={provenanceOf(run.provenance)} /> },
+    { id: 'prov', title: 'Provenance', width: 172, sortBy: (run) => run.provenance, cell: (run) => <Provenance kind={provenanceOf(run.provenance)} /> },
     { id: 'status', title: 'Status', width: 152, sortBy: (run) => run.status, cell: (run) => <Status word={STATUS[run.status] ?? run.status} /> },
     { id: 'gpus', title: 'GPUs', width: 72, isNumber: true, sortBy: (run) => run.config_count, cell: (run) => count(run.config_count) },
     { id: 'fastest', title: 'Fastest', width: 176, sortBy: (run) => run.best?.gpu ?? null, cell: (run) => (run.best ? <code>{run.best.gpu}</code> : MISSING) },
@@ -231,7 +231,7 @@ const TRACE_COLUMNS: readonly Column<ListedTrace>[] = [
       </>
     ),
   },
-  { id: 'prov', title: 'Provenance', width: 152, cell: (trace) => <Provenance kind={provenanceOf(trace.provenance)} /> },
+  { id: 'prov', title: 'Provenance', width: 172, cell: (trace) => <Provenance kind={provenanceOf(trace.provenance)} /> },
   { id: 'status', title: 'Status', width: 112, cell: (trace) => <Status word={trace.is_truncated === true ? 'truncated' : (STATUS[trace.status] ?? trace.status)} /> },
   { id: 'model', title: 'Model', width: 176, cell: (trace) => trace.model ?? 'not given' },
   { id: 'gpu', title: 'Recorded on', width: 136, cell: (trace) => (trace.source_gpu ? <code>{trace.source_gpu}</code> : MISSING) },
@@ -239,7 +239,7 @@ const TRACE_COLUMNS: readonly Column<ListedTrace>[] = [
   { id: 'imported', title: 'Imported', width: 136, isNumber: true, cell: (trace) => asked(trace.uploaded_at_ms) },
   {
     id: 'new',
-    title: '',
+    title: 'Ask',
     width: 96,
     isNumber: true,
     cell: (trace) =>

@@ -97,8 +97,8 @@ export function NewRunPage() {
           </section>
           {gpus.error && <Problem error={gpus.error} onRetry={() => void gpus.refetch()} />}
           <Picker gpus={gpus.data ?? []} names={names} onToggle={toggle} onNone={() => setChosen([])} />
-          <section className={`panel ${styles.panel}`} aria-labelledby="variants-title">
-            <h2 id="variants-title">
+          <section className={`panel ${styles.panel}`}>
+            <h2>
               <label htmlFor="variants">GPUs that nobody has built</label>
             </h2>
             {gpus.data && <VariantBench gpus={gpus.data} onAdd={(text) => setVariants((now) => [now.trim(), text].filter(Boolean).join('\n'))} />}
