@@ -480,14 +480,21 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
 def _open_replica(settings: Settings, bootstrap: str) -> Embedded:
     # Only here: Kafka's client is part of a cluster's installation alone.
     try:
-        from services.runtime.cluster import ClusterSettings  # noqa: PLC0415
+        from services.runtime.cluster import ClusterSettings, observed  # noqa: PLC0415
         from services.runtime.replica import ClusterUnreachable, Replica  # noqa: PLC0415
     except ImportError as error:
         raise BadInput(f"--kafka needs {error.name}; install it with: python3 infra/setup.py run cluster") from error
     cluster = ClusterSettings.from_environ({**os.environ, "CASCADE_KAFKA": bootstrap})
     known = simulators(settings.thread_count, settings.home)
     try:
-        return Replica(settings, known, wall_clock_ms, bootstrap=cluster.bootstrap, name=f"gateway-{cluster.instance}")
+        return Replica(
+            settings,
+            known,
+            wall_clock_ms,
+            bootstrap=cluster.bootstrap,
+            name=f"gateway-{cluster.instance}",
+            observed=observed("gateway", cluster),
+        )
     except ClusterUnreachable as error:
         raise BadInput(str(error)) from error
 

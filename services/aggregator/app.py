@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -20,14 +21,18 @@ from cascade_schemas.events import AnyEvent
 
 from services.aggregator.shell import AggregatorShell, Delivered
 from services.aggregator.store import Store
-from services.runtime.cluster import ClusterSettings, prepare, say
+from services.runtime.cluster import ClusterSettings, observed, prepare, say
 from services.runtime.kafka import Publisher, event_of, read_to_end
+from services.runtime.observe import Observed
 
 TOPICS = ("catalog", "runs", "results")  # predictions are its own: read to their end before these
 _TAKE, _WITHIN_S = 512, 0.1
+_BEAT_S = 2.0
+
+log = logging.getLogger("cascade")
 
 
-def wait_for_lock(home: Path) -> IO[str]:
+def wait_for_lock(home: Path, figures: Observed) -> IO[str]:
     """Returns when this process is the active aggregator of the home; the lock ends with the process."""
     home.mkdir(parents=True, exist_ok=True)
     handle = (home / "aggregator.lock").open("a+")
@@ -39,6 +44,7 @@ def wait_for_lock(home: Path) -> IO[str]:
             if not said:
                 say("aggregator_stands_by", home=home)
                 said = True
+            figures.seen("aggregator", is_ready=False)  # alive, and in waiting
             time.sleep(0.2)
         else:
             return handle
@@ -47,8 +53,9 @@ def wait_for_lock(home: Path) -> IO[str]:
 class Active:
     """The shell between Faust's streams and the aggregator; deliveries are one at a time."""
 
-    def __init__(self, settings: ClusterSettings) -> None:
+    def __init__(self, settings: ClusterSettings, figures: Observed) -> None:
         self._settings = settings
+        self._figures = figures
         self._store = Store(settings.settings.home / "cascade.duckdb", thread_count=settings.settings.thread_count)
         self._publisher = Publisher(settings.bootstrap)
         self._lock = asyncio.Lock()
@@ -68,8 +75,15 @@ class Active:
                 batch = []
         await self._deliver(batch)
         say("aggregator_started", home=self._settings.settings.home)
+        self._heartbeat = asyncio.create_task(self._beat())
+
+    async def _beat(self) -> None:
+        while True:
+            self._figures.seen("aggregator", is_ready=True)
+            await asyncio.sleep(_BEAT_S)
 
     async def stop(self) -> None:
+        self._heartbeat.cancel()
         await self._publisher.stop()
         self._store.close()
 
@@ -100,13 +114,24 @@ class Active:
 
     async def _deliver(self, batch: Sequence[Delivered]) -> None:
         assert self._shell is not None
+        began_s = time.monotonic()
         async with self._lock:
             await asyncio.to_thread(self._shell.deliver, batch)
+        for one in batch:
+            self._figures.read(one.topic, 1)
+        if batch:
+            seconds = time.monotonic() - began_s
+            self._figures.answered(seconds)
+            keys = sorted({one.event.key for one in batch if one.event is not None})
+            log.info(
+                "batch service=aggregator records=%d ms=%.1f keys=%s", len(batch), seconds * 1e3, ",".join(keys[:8])
+            )
 
     def _publish(self, events: Sequence[AnyEvent]) -> None:
         """Called in the delivering thread; returns when the broker has them."""
         assert self._loop is not None
         asyncio.run_coroutine_threadsafe(self._publisher.publish(events), self._loop).result()
+        self._figures.published(event.type for event in events)
 
 
 class _Read:
@@ -149,7 +174,7 @@ class AggregatorApp(faust.App):
         await self.active.stop()
 
 
-def make_app(settings: ClusterSettings) -> AggregatorApp:
+def make_app(settings: ClusterSettings, figures: Observed) -> AggregatorApp:
     app = AggregatorApp(
         "cascade-aggregator",
         broker=f"kafka://{settings.bootstrap}",
@@ -165,7 +190,7 @@ def make_app(settings: ClusterSettings) -> AggregatorApp:
         consumer_max_fetch_size=16 << 20,
         datadir=str(settings.settings.home / "faust"),
     )
-    app.active = Active(settings)
+    app.active = Active(settings, figures)
 
     for name in TOPICS:
         topic = app.topic(name, value_type=bytes, value_serializer="raw", key_serializer="raw", internal=False)
@@ -180,9 +205,11 @@ def make_app(settings: ClusterSettings) -> AggregatorApp:
 
 def main() -> None:
     settings = ClusterSettings.from_environ(os.environ)
-    lock = wait_for_lock(settings.settings.home)
+    figures = observed("aggregator", settings)
+    figures.expect("aggregator")
+    lock = wait_for_lock(settings.settings.home, figures)
     asyncio.run(prepare(settings.bootstrap))
-    worker = faust.Worker(make_app(settings), loglevel="warning", console_port=0, blocking_timeout=0)
+    worker = faust.Worker(make_app(settings, figures), loglevel="warning", console_port=0, blocking_timeout=0)
     try:
         worker.execute_from_commandline()
     finally:

@@ -19,7 +19,7 @@ from services.ingest.live import RECORDED_TYPES, SILENCE_LIMIT_MS, LiveIngest
 from services.ingest.plan import Planner
 from services.ingest.reactor import Ingest
 from services.runtime.artifacts import ArtifactStore
-from services.runtime.cluster import ClusterSettings, leave_in_order, prepare, say
+from services.runtime.cluster import ClusterSettings, leave_in_order, observed, prepare, say
 from services.runtime.kafka import KafkaService, Publisher, event_of, read_to_end, tail
 from services.runtime.reactor import Reactor
 
@@ -27,6 +27,7 @@ PLANNED = ("KernelTaskTraced", "RunRequested", "RunCancelled")
 
 
 async def main(settings: ClusterSettings) -> None:
+    figures = observed("ingest", settings)
     await prepare(settings.bootstrap)
     artifacts = ArtifactStore(settings.settings.home / "artifacts")
 
@@ -44,6 +45,7 @@ async def main(settings: ClusterSettings) -> None:
             types,
             instance=settings.instance,
             session_timeout_ms=settings.session_timeout_ms,
+            observed=figures,
         )
 
     ingest = service("ingest", Ingest(named), ("uploads",), ("TraceUploaded",))

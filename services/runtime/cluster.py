@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from services.runtime.kafka import TopicSpec, ensure_topics, topic_specs
+from services.runtime.observe import Observed, serve
 from services.runtime.settings import BadSetting, Settings
 
 TOPICS_FILE = Path(__file__).resolve().parents[2] / "infra" / "topics.yaml"
@@ -27,6 +28,7 @@ class ClusterSettings:
     instance: str  # of this program among its equals; static group membership rests on it
     session_timeout_ms: int
     settings: Settings
+    observe: tuple[str, int] | None = None  # host and port of /health, /ready, /metrics; None: not served
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> ClusterSettings:
@@ -36,7 +38,35 @@ class ClusterSettings:
         timeout = environ.get("CASCADE_SESSION_TIMEOUT_MS", "10000")
         if not timeout.isdecimal() or not 2000 <= int(timeout) <= 300_000:
             raise BadSetting(f"CASCADE_SESSION_TIMEOUT_MS={timeout!r}: must be 2000 to 300000")
-        return cls(bootstrap, environ.get("CASCADE_INSTANCE", "0"), int(timeout), Settings.from_environ(environ))
+        instance = environ.get("CASCADE_INSTANCE", "0")
+        return cls(bootstrap, instance, int(timeout), Settings.from_environ(environ), _observe(environ))
+
+
+def _observe(environ: Mapping[str, str]) -> tuple[str, int] | None:
+    text = environ.get("CASCADE_OBSERVE", "")
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+        raise BadSetting(f"CASCADE_OBSERVE={text!r}: must be host:port")
+    return host, int(port)
+
+
+def observed(service: str, settings: ClusterSettings) -> Observed:
+    """The program's figures, served where the settings say, and its log on standard error.
+
+    Raises BadSetting where the port is taken.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("cascade").setLevel(logging.INFO)
+    found = Observed(service)
+    if settings.observe is not None:
+        host, port = settings.observe
+        try:
+            serve(found, host, port)
+        except OSError as error:
+            raise BadSetting(f"CASCADE_OBSERVE={host}:{port}: cannot listen there ({error.strerror})") from error
+    return found
 
 
 async def prepare(bootstrap: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,19 +17,22 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.errors import CommitFailedError, IllegalStateError, TopicAlreadyExistsError
 from cascade_schemas.codec import MalformedEvent, decode, encode
 from cascade_schemas.events import AnyEvent, KernelSimulationRequested, RecordDeadLettered
 
 from services.runtime.deadletters import dead_letter_of
+from services.runtime.observe import Observed
 from services.runtime.reactor import Reactor
 
 log = logging.getLogger("cascade")
 
 RECORD_BYTES_LIMIT = 16 << 20
-_RECORDS_PER_READ = 64
+RECORDS_PER_READ = 64
 _EVENTS_PER_PUBLISH = 256
 _POLL_MS = 200
+_KEYS_LOGGED = 8
 _FOLLOW_POLL_MS = 20  # a viewer is looking
 
 
@@ -151,7 +155,7 @@ async def tail(
     consumer = await _reader(bootstrap, topics)
     try:
         while True:
-            batch = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_RECORDS_PER_READ * 4)
+            batch = await consumer.getmany(timeout_ms=_POLL_MS, max_records=RECORDS_PER_READ * 4)
             found = [event_of(record, service, read_types) for records in batch.values() for record in records]
             events: list[AnyEvent] = [e for e in found if e is not None and not isinstance(e, RecordDeadLettered)]
             if events:
@@ -165,15 +169,15 @@ async def follow(
 ) -> AsyncIterator[list[ConsumerRecord]]:
     """Records of these topics from where the caller has come, and then as they come, until `leaving` is set.
 
-    A batch is in replay order as far as it goes: by time, then topic, partition and offset. Within a partition the
-    order is the broker's, whatever the clocks of its writers said.
+    A batch, which is empty where nothing has come, is in replay order as far as it goes: by time, then topic, partition
+    and offset. Within a partition the order is the broker's, whatever the clocks of its writers said.
     """
     consumer = await _reader(bootstrap, topics)
     try:
         for part in consumer.assignment():
             consumer.seek(part, next_offset(part.topic, part.partition))
         while not leaving.is_set():
-            batch = await consumer.getmany(timeout_ms=_FOLLOW_POLL_MS, max_records=_RECORDS_PER_READ * 16)
+            batch = await consumer.getmany(timeout_ms=_FOLLOW_POLL_MS, max_records=RECORDS_PER_READ * 16)
             ordered: list[tuple[tuple[int, int, int, int], ConsumerRecord]] = []
             for records in batch.values():
                 latest_ms = 0
@@ -181,9 +185,8 @@ async def follow(
                     latest_ms = max(latest_ms, record.timestamp)
                     place = (latest_ms, topics.index(record.topic), record.partition, record.offset)
                     ordered.append((place, record))
-            if ordered:
-                ordered.sort(key=lambda one: one[0])
-                yield [record for _, record in ordered]
+            ordered.sort(key=lambda one: one[0])
+            yield [record for _, record in ordered]
     finally:
         await consumer.stop()
 
@@ -226,10 +229,18 @@ class KafkaService:
         *,
         instance: str,
         session_timeout_ms: int = 10_000,
+        records_per_read: int = RECORDS_PER_READ,
+        observed: Observed | None = None,
         on_assigned: Callable[[set[TopicPartition]], Awaitable[None]] | None = None,
     ) -> None:
+        """`records_per_read`: fewer where one takes long, so that answers and cancellations come in between."""
         self.name = name
         self._reactor = reactor
+        self._records_per_read = records_per_read
+        self._observed = observed or Observed(name)
+        self._observed.expect(name)
+        self._measured: set[TopicPartition] = set()
+        self._answer_count = 0
         self._read_types = tuple(read_types)
         self._topics = tuple(topics)
         self._publisher = Publisher(bootstrap)
@@ -241,6 +252,8 @@ class KafkaService:
             group_instance_id=f"{name}-{instance}",  # static: a restarted member gets its partitions back at once
             enable_auto_commit=False,
             auto_offset_reset="earliest",
+            # In turn, not in ranges: the replicas of a config are neighbouring partitions, and each has its own worker.
+            partition_assignment_strategy=(RoundRobinPartitionAssignor,),
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=session_timeout_ms // 4,
             max_partition_fetch_bytes=RECORD_BYTES_LIMIT,
@@ -253,10 +266,12 @@ class KafkaService:
     async def run(self) -> None:
         await self._publisher.start()
         await self._consumer.start()
-        self._consumer.subscribe(self._topics, listener=_Listener(self._on_assigned))
+        self._listener = _Listener(self._on_assigned)
+        self._consumer.subscribe(self._topics, listener=self._listener)
         try:
             while not self._stopping.is_set():
-                batch = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=_RECORDS_PER_READ)
+                batch = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=self._records_per_read)
+                self._observe()
                 if batch:
                     await self._answer(batch)
                 else:
@@ -265,13 +280,45 @@ class KafkaService:
             await self._consumer.stop()
             await self._publisher.stop()
 
+    def _observe(self) -> None:
+        """Ready is who has joined, with partitions or as the one in waiting; lag is said for owned partitions alone."""
+        owned = self._consumer.assignment()
+        self._observed.seen(self.name, is_ready=self._listener.has_joined)
+        for part in self._measured - owned:
+            self._observed.disown(part.topic, part.partition)
+        self._measured &= owned
+
+    def _tell(self, batch: Mapping[TopicPartition, Sequence[ConsumerRecord]], seconds: float) -> None:
+        """Figures and one line for a batch that is answered, with the runs and traces it was about."""
+        for part, records in batch.items():
+            self._observed.read(part.topic, len(records))
+            end = self._consumer.highwater(part) if part in self._consumer.assignment() else None
+            if end is not None:
+                self._measured.add(part)
+                self._observed.lag(part.topic, part.partition, max(0, end - records[-1].offset - 1))
+        self._observed.answered(seconds)
+        topics = sorted({part.topic for part in batch})
+        keys = sorted({(record.key or b"").decode(errors="replace")[:64] for r in batch.values() for record in r})
+        more = [f"and_{len(keys) - _KEYS_LOGGED}_more"] if len(keys) > _KEYS_LOGGED else []
+        shown = ",".join([*keys[:_KEYS_LOGGED], *more])
+        count = sum(map(len, batch.values()))
+        log.info(
+            "batch service=%s topics=%s records=%d answers=%d ms=%.1f keys=%s",
+            self.name, ",".join(topics), count, self._answer_count, seconds * 1e3, shown,
+        )  # fmt: skip
+
     async def _answer(self, batch: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
+        began_s = time.monotonic()
         paused = self._consumer.assignment()
         self._consumer.pause(*paused)
         try:
             answers = self._answers(batch)
+            self._answer_count = 0
             while chunk := await asyncio.to_thread(_next_chunk, answers):
                 await self._publisher.publish(chunk)
+                self._answer_count += len(chunk)
+                self._observed.published(event.type for event in chunk)
+                self._observed.seen(self.name, is_ready=True)
         finally:
             still = self._consumer.assignment() & paused
             if still:
@@ -281,6 +328,7 @@ class KafkaService:
         except (CommitFailedError, IllegalStateError):
             # Taken away while answering: whoever has the partition now answers again, with equal events.
             log.warning("commit_lost service=%s", self.name)
+        self._tell(batch, time.monotonic() - began_s)
 
     async def _rest(self) -> None:
         """Nothing has come for a moment: for those who must look at the clock."""
@@ -305,11 +353,13 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka sh
 
     def __init__(self, on_assigned: Callable[[set[TopicPartition]], Awaitable[None]] | None) -> None:
         self._on_assigned = on_assigned
+        self.has_joined = False
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         pass
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        self.has_joined = True
         if self._on_assigned is not None:
             await self._on_assigned(set(assigned))
 

@@ -22,6 +22,7 @@ from services.aggregator.store import Store
 from services.runtime.cluster import prepare
 from services.runtime.embedded import Embedded, Service, log
 from services.runtime.kafka import Publisher, event_of, follow
+from services.runtime.observe import Observed
 from services.runtime.settings import Settings
 from services.simworker.simulators.base import KernelSimulator
 
@@ -67,12 +68,15 @@ class Replica(Embedded):
         *,
         bootstrap: str,
         name: str = "gateway",
+        observed: Observed | None = None,
     ) -> None:
         """`settings.home` is the cluster's: artifacts are there; this copy lies in a folder of it, by `name`."""
         super().__init__(
             replace(settings, home=settings.home / name), simulators, now_ms, artifacts=settings.home / "artifacts"
         )
         self._bootstrap = bootstrap
+        self._observed = observed or Observed("gateway")
+        self._observed.expect("mirror")
         self._loop = asyncio.new_event_loop()
         self._publisher = Publisher(bootstrap)
         self._leaving = asyncio.Event()
@@ -126,7 +130,9 @@ class Replica(Embedded):
         try:
             self._is_ready.set()
             async for batch in follow(self._bootstrap, MIRRORED, self._mirrored, self._leaving):
-                await asyncio.to_thread(self._append, batch)
+                if batch:
+                    await asyncio.to_thread(self._append, batch)
+                self._observed.seen("mirror", is_ready=True)
         finally:
             await self._publisher.stop()
 
@@ -141,6 +147,7 @@ class Replica(Embedded):
         moved: dict[str, int] = {}
         for record in batch:
             moved[f"{record.topic}/{record.partition}"] = record.offset + 1
+            self._observed.read(record.topic, 1)
             event = event_of(record, "gateway")
             if event is not None and not isinstance(event, RecordDeadLettered):  # others put it aside already
                 events.append(event)

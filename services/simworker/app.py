@@ -6,48 +6,68 @@ import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 
 from services.runtime.artifacts import ArtifactStore
-from services.runtime.cluster import ClusterSettings, leave_in_order, prepare, say
-from services.runtime.kafka import KafkaService, tail
+from services.runtime.cluster import ClusterSettings, leave_in_order, observed, prepare, say
+from services.runtime.kafka import RECORDS_PER_READ, KafkaService, tail
 from services.simworker.reactor import Simworker
+from services.simworker.simulators.base import KernelSimulator
 from services.simworker.simulators.catalog import simulators
+
+FAST = ("analytic", "roofline")  # simulate what waits in one call
 
 
 async def main(settings: ClusterSettings) -> None:
+    figures = observed("simworker", settings)
     await prepare(settings.bootstrap)
     known = simulators(settings.settings.thread_count, settings.settings.home)
-    worker = Simworker(
-        known,
-        worker=f"simworker-{settings.instance}",
-        now_ms=lambda: time.time_ns() // 1_000_000,
-        cache=ArtifactStore(settings.settings.home / "artifacts"),
-    )
-    service = KafkaService(
-        "simworker",
-        worker,
-        settings.bootstrap,
-        [f"work.{name}" for name in known],
-        ("KernelSimulationRequested",),
-        instance=settings.instance,
-        session_timeout_ms=settings.session_timeout_ms,
-    )
-    leave_in_order(service.stop)
-    cancellations = asyncio.create_task(_hear_of_cancellations(settings.bootstrap, worker))
+    cache = ArtifactStore(settings.settings.home / "artifacts")
+
+    def member(name: str, simulators_of: dict[str, KernelSimulator], topics: list[str], per_read: int) -> KafkaService:
+        worker = Simworker(
+            simulators_of,
+            worker=f"{name}-{settings.instance}",
+            now_ms=lambda: time.time_ns() // 1_000_000,
+            cache=cache,
+        )
+        workers.append(worker)
+        return KafkaService(
+            name,
+            worker,
+            settings.bootstrap,
+            topics,
+            ("KernelSimulationRequested",),
+            instance=settings.instance,
+            session_timeout_ms=settings.session_timeout_ms,
+            records_per_read=per_read,
+            observed=figures,
+        )
+
+    workers: list[Simworker] = []
+    fast = {name: simulator for name, simulator in known.items() if name in FAST}
+    members = [member("simworker", fast, [f"work.{name}" for name in fast], RECORDS_PER_READ)]
+    # A slow simulator takes one kernel at a time and never holds up the others.
+    for name in known.keys() - fast.keys():
+        own = {name: known[name], "roofline": known["roofline"]}
+        members.append(member(f"simworker-{name}", own, [f"work.{name}"], 1))
+    leave_in_order(*(one.stop for one in members))
+    cancellations = asyncio.create_task(_hear_of_cancellations(settings.bootstrap, workers))
     say("simworker_started", instance=settings.instance, kafka=settings.bootstrap)
     try:
-        await service.run()
+        await asyncio.gather(*(one.run() for one in members))
     finally:
         cancellations.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await cancellations
 
 
-async def _hear_of_cancellations(bootstrap: str, worker: Simworker) -> None:
+async def _hear_of_cancellations(bootstrap: str, workers: Sequence[Simworker]) -> None:
     """Every worker reads all of `runs`, outside any group: whoever has the work must know."""
     async for events in tail(bootstrap, ("runs",), "simworker", ("RunCancelled",)):
         for event in events:
-            worker.restore(event)
+            for worker in workers:
+                worker.restore(event)
 
 
 if __name__ == "__main__":

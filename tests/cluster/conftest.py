@@ -63,13 +63,14 @@ class Cluster:
         self.bootstrap, self.home = bootstrap, home
         self.processes = {}
 
-    def start(self, service, instance="1"):
+    def start(self, service, instance="1", **more):
         environ = {
             **os.environ,
             "CASCADE_KAFKA": self.bootstrap,
             "CASCADE_HOME": str(self.home),
             "CASCADE_INSTANCE": instance,
             "CASCADE_SESSION_TIMEOUT_MS": "3000",
+            **more,
         }
         log = (self.home / f"{service}-{instance}.log").open("ab")
         command = [sys.executable, "-m", f"services.{service}.app"]
@@ -113,7 +114,7 @@ class Cluster:
     def upload(self, path, **options):
         with path.open("rb") as body:
             ref = ArtifactStore(self.home / "artifacts").put(body, path.name)
-        return admission.upload([ref], name=path.stem, model=None, source_gpu=None, **options)
+        return admission.upload([ref], name=path.stem, **({"model": None, "source_gpu": None} | options))
 
     def end_of(self, run_id):
         """The run's end, waited for."""
