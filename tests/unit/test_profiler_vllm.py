@@ -1,6 +1,7 @@
 """The hook in vLLM's workers, on an engine of the same class paths: what is recorded, and that the job never notices."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -119,6 +120,18 @@ def test_importing_is_cheap_and_needs_only_the_schemas():
         assert heavy.strip() == "[]"
         best = min(best, float(elapsed))
     assert best < 0.1
+
+
+def test_without_an_address_the_server_of_this_machine_is_taken_else_a_file_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("CASCADE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    here = session.nearest_destination("my job/7", "0123456789")
+    assert here == (f"file://{tmp_path}/my-job-7-012345", "")
+    server = {"url": "http://127.0.0.1:8765", "token": "t0ken", "pid": os.getpid()}
+    (tmp_path / "server.json").write_text(json.dumps(server))
+    assert session.nearest_destination("job", "0123") == ("http://127.0.0.1:8765", "t0ken")
+    (tmp_path / "server.json").write_text(json.dumps(server | {"pid": 2**22 + 1}))  # it was killed
+    assert session.nearest_destination("my job/7", "0123456789") == here
 
 
 # --- steps --------------------------------------------------------------------------------------------------------
