@@ -279,6 +279,149 @@ const scenarios = {
     forgive(/status of 401/)
     return found
   },
+  /** Every screen once: what axe says of it, and its picture where a folder was given. */
+  async gallery() {
+    await page.goto(`${options.url}/?token=${options.token}`)
+    const run = `/runs/${options.run}`
+    const of = (path) => `${path}${path.includes('?') ? '&' : '?'}theme=${options.theme}`
+    const pages = [
+      ['home', '/', page.getByRole('heading', { name: 'Runs', exact: true })],
+      ['new-run', '/new?gpu=h100_sxm&gpu=b200_sxm&gpu=h100_sxm:dram_gbps=6000', page.getByText('148 SM').first()],
+      ['traces', '/traces', page.getByRole('row').nth(1)],
+      ['trace', `/traces/${options.trace}`, page.getByText('kernel launches')],
+      ['trace-signatures', `/traces/${options.trace}?tab=signatures`, page.getByRole('row').nth(1)],
+      ['live', run, page.getByText('all known')],
+      ['timeline', `${run}/timeline`, page.locator('canvas').first()],
+      ['kernels', `${run}/kernels`, page.getByRole('img', { name: /^Roofline/ })],
+      ['predictions', `${run}/predictions`, page.locator('.uplot canvas')],
+      ['what-if', `${run}/whatif?base=h100_sxm&set=dram_gbps:6000`, page.getByText(/re-predicted in/)],
+      ['run-accuracy', `${run}/accuracy`, page.getByRole('heading', { name: 'Simulated beside measured' })],
+      ['compare', `/compare?v=${options.run}.${options.configs[0]}&v=${options.run}.${options.configs[1]}`, page.getByText(/too close to call|faster|slower/).first()],
+      ['gpus', '/gpus', page.getByText('Blackwell').first()],
+      ['gpu', '/gpus/h100_sxm', page.getByText('DRAM bandwidth')],
+      ['accuracy', '/accuracy', page.getByRole('row').nth(3)],
+      ['sql', '/sql', page.getByTestId('editor')],
+      ['settings', '/settings', page.getByText('largest upload')],
+    ]
+    const found = {}
+    for (const [title, path, ready] of pages) {
+      if (options.only && !options.only.includes(title)) continue
+      await page.goto(`${options.url}${of(path)}`)
+      await ready.waitFor()
+      if (title === 'sql') {
+        await page.getByRole('button', { name: /^Run/ }).click()
+        await page.getByText(/rows? in/).waitFor()
+      }
+      if (title === 'kernels') {
+        await page.getByRole('table', { name: /^Kernels/ }).getByRole('row').nth(1).click()
+        await page.getByTestId('receipt').waitFor()
+      }
+      await page.waitForTimeout(600)
+      await screen(title)
+      found[title] = await violations()
+    }
+    return found
+  },
+
+  /** Statements that may not run, and one that may. */
+  async sql() {
+    await page.goto(`${options.url}/?token=${options.token}`)
+    await page.goto(`${options.url}/sql`)
+    const editor = page.getByRole('textbox', { name: 'SQL statement' })
+    await editor.waitFor()
+    const ask = async (statement) => {
+      await editor.click()
+      await page.keyboard.press('Control+A')
+      await page.keyboard.insertText(statement)
+      await page.keyboard.press('Control+Enter')
+    }
+    const refused = {}
+    for (const statement of options.statements) {
+      await ask(statement)
+      await page.getByTestId('refused').waitFor()
+      refused[statement] = { said: await page.getByTestId('refused').innerText(), marked: await page.getByTestId('refused').locator('mark').allInnerTexts() }
+      await ask('select 1 as one')
+      await page.getByTestId('refused').waitFor({ state: 'detached' })
+    }
+    await ask('select label, count(*) as n from kernels where is_requested group by label order by label')
+    await page.getByText('8 rows in').waitFor()
+    const rows = await page.getByRole('table', { name: 'Rows' }).getByRole('row').allInnerTexts()
+    await editor.click()
+    await page.keyboard.press('Control+A')
+    await page.keyboard.type('select la')
+    await page.keyboard.press('Escape')
+    const download = page.waitForEvent('download')
+    await ask('select 1 as one')
+    await page.getByText('1 row in').waitFor()
+    await page.getByRole('button', { name: 'CSV' }).click()
+    const file = await (await download).path()
+    forgive(/status of 400/)
+    return { refused, rows, csv: readFileSync(file, 'utf8'), address: page.url() }
+  },
+
+  /** DRAM turned by the keyboard, by typing, and back. */
+  async whatif() {
+    await page.goto(`${options.url}/?token=${options.token}`)
+    await page.goto(`${options.url}/runs/${options.run}/whatif?base=${options.base}`)
+    const slider = page.getByRole('slider', { name: 'DRAM' })
+    await slider.waitFor()
+    const answer = () => page.getByTestId('answer').innerText()
+    const settled = async () => {
+      await page.getByText(/re-predicted in/).waitFor()
+      await page.waitForTimeout(1500)
+      return { answer: await answer(), config: await page.getByTestId('config').innerText() }
+    }
+    const stock = { answer: await answer(), config: await page.getByTestId('config').innerText() }
+    await slider.focus()
+    await slider.press('End')
+    const most = await settled()
+    await slider.press('Home')
+    const least = await settled()
+    await page.getByLabel('DRAM, typed').fill('6000')
+    await page.getByLabel('DRAM, typed').press('Enter')
+    const typed = await settled()
+    const sentences = await page.getByRole('region').allInnerTexts()
+    const address = page.url()
+    await page.getByRole('button', { name: 'Keep as run' }).click()
+    await page.waitForURL((url) => url.pathname.startsWith('/runs/') && !url.pathname.includes(options.run))
+    await page.getByText('all known').waitFor({ timeout: 60_000 })
+    return { stock, most, least, typed, sentences, address, kept: page.url().split('/runs/')[1].split('?')[0] }
+  },
+
+  /** From a kernel's row to the receipt of its time on another GPU. */
+  async why() {
+    await page.goto(`${options.url}/?token=${options.token}`)
+    await page.goto(`${options.url}/runs/${options.run}/kernels`)
+    await page.getByRole('table', { name: /^Kernels/ }).getByRole('row').nth(1).click()
+    await page.getByTestId('receipt').waitFor()
+    const first = await page.getByTestId('receipt').innerText()
+    await page.getByRole('button', { name: /^Why .* on b200_sxm$/ }).click()
+    await page.getByTestId('receipt').getByText('on NVIDIA B200').waitFor()
+    return { first, second: await page.getByTestId('receipt').innerText(), address: page.url() }
+  },
+
+  /** A run asked for without a mouse. */
+  async newrun() {
+    await page.goto(`${options.url}/?token=${options.token}`)
+    await page.goto(`${options.url}/new?trace=${options.trace}&gpu=l4`)
+    await page.getByRole('checkbox', { name: /^L40S/ }).waitFor()
+    await page.getByRole('checkbox', { name: /^L40S/ }).focus()
+    await page.keyboard.press('Space')
+    await page.getByRole('slider', { name: 'DRAM', exact: true }).focus()
+    await page.keyboard.press('End')
+    await page.getByRole('button', { name: 'Add' }).focus()
+    await page.keyboard.press('Enter')
+    await page.getByLabel('Workers that share l4', { exact: true }).focus()
+    await page.keyboard.press('ArrowUp')
+    const chosen = await page.getByRole('list').filter({ has: page.getByLabel(/^Workers that share/) }).getByRole('listitem').allInnerTexts()
+    const cli = await page.getByText('.venv/bin/cascade run').innerText()
+    const impossible = await page.getByRole('radio', { name: /^sass/ }).isDisabled()
+    await page.getByRole('button', { name: /^Run on 3 GPUs/ }).focus()
+    await page.keyboard.press('Enter')
+    await page.waitForURL('**/runs/**')
+    await page.getByText('all known').waitFor({ timeout: 60_000 })
+    return { chosen, cli, impossible, run: page.url().split('/runs/')[1].split('?')[0] }
+  },
 }
 
 let found

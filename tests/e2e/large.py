@@ -42,13 +42,13 @@ def seed(home: Path, *, launches: int, run_id: str = RUN, at_ms: int = 1_700_000
 
 
 def seed_runs(home: Path, *, runs: int, at_ms: int = 1_700_000_000_000) -> None:
-    """Many small runs that were cancelled at once: a list, nothing more."""
+    """Many runs that ended, of a trace that is not here any more: a list, and nothing for a simulator to do."""
     home.mkdir(parents=True, exist_ok=True)
     ended = (
         event
         for number in range(runs)
         for event in (
-            run_requested(f"run-{number:04d}", GPUS[:2]),
+            run_requested(f"run-{number:04d}", GPUS[:2], trace_id="gone"),
             RunCompleted(run_id=f"run-{number:04d}", outcome="completed", failed_count=0, state_hash="0" * 64),
         )
     )
@@ -71,10 +71,10 @@ def seed_log(home: Path, *, run_id: str, lines: int, at_ms: int = 1_700_000_000_
     return config_id
 
 
-def run_requested(run_id: str, gpus: tuple[str, ...]) -> RunRequested:
+def run_requested(run_id: str, gpus: tuple[str, ...], trace_id: str = TRACE) -> RunRequested:
     parsed = [parse_config(gpu) for gpu in gpus]
     configs = tuple(RunConfig(config_id=one.config_id, label=one.label, gpu=one.gpu) for one in parsed)
-    return RunRequested(run_id=run_id, trace_id=TRACE, configs=configs, simulator="analytic")
+    return RunRequested(run_id=run_id, trace_id=trace_id, configs=configs, simulator="analytic")
 
 
 def trace(launches: int, *, per_step: int = 1000) -> Iterator[AnyEvent]:

@@ -7,9 +7,10 @@ import json
 
 import pytest
 
+from tests.bench.timeline import wait_until_complete
 from tests.e2e import large
 from tests.e2e.measuring import figures, latency
-from tests.e2e.processes import serving, wait_for
+from tests.e2e.processes import serving
 
 FIRST_VIEW_BYTES_LIMIT = 350_000
 HEAP_MB_LIMIT = 500
@@ -23,7 +24,7 @@ def server(tmp_path_factory):
     large.seed_runs(home, runs=300)
     large.seed_log(home, run_id="run-0000", lines=LINES)
     with serving(home) as server:
-        wait_for(lambda: server.ask("GET", f"runs/{large.RUN}/progress")["status"] != "running", 300)
+        wait_until_complete(server, large.RUN, 300)
         yield server
 
 

@@ -1,0 +1,93 @@
+"""The analytical screens in a real browser: what is refused, turned, explained and asked by keyboard."""
+
+from __future__ import annotations
+
+import json
+
+import duckdb
+import pytest
+
+from tests.e2e.processes import cascade, serving
+
+GPUS = ("a100_sxm_80gb", "l4", "l40s", "rtx_4090", "h100_sxm", "h200_sxm", "b200_sxm", "mi300x")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("screens") / "home") as server:
+        yield server
+
+
+def said(done):
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def sample(server):
+    """The bundled recording on eight GPUs: options for scenarios."""
+    trace = said(cascade(server.home, "import", "sample:opt-125m", "--json"))["trace_id"]
+    arguments = [part for gpu in GPUS for part in ("--gpu", gpu)]
+    report = said(cascade(server.home, "run", trace, *arguments, "--json"))
+    return {
+        "trace": trace,
+        "run": report["run_id"],
+        "configs": [config["config_id"] for config in report["configs"]],
+    }
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_no_screen_has_a_serious_fault(browser, server, sample, theme):
+    found = browser.finish(
+        browser.start("gallery", server, theme=theme, viewport={"width": 1280, "height": 800}, **sample), timeout_s=400
+    )
+    assert len(found) >= 17
+    serious = {
+        screen: [fault for fault in faults if fault["impact"] in {"serious", "critical"}]
+        for screen, faults in found.items()
+    }
+    assert not any(serious.values()), serious
+
+
+def test_statements_that_may_not_run_are_refused_with_rule_and_place(browser, server, sample, tmp_path):
+    statements = ["select 1; select 2", "copy kernels to 'x.csv'", "attach 'x.db'", "select nothing_such from kernels"]
+    found = browser.run("sql", server, statements=statements)
+    rules = ["one statement", "SELECT only", "SELECT only", "statement"]
+    for statement, rule in zip(statements, rules, strict=True):
+        assert rule in found["refused"][statement]["said"]
+    assert [found["refused"][statement]["marked"][0] for statement in statements] == [
+        "select", "copy", "attach", "nothing_such",
+    ]  # fmt: skip
+    assert len(found["rows"]) == 1 + len(GPUS)
+    path = tmp_path / "rows.csv"
+    path.write_text(found["csv"])
+    assert "recorded-on-cpu" in found["csv"]
+    assert duckdb.sql(f"select one from '{path}'").fetchall() == [(1,)]
+
+
+def test_a_turned_knob_re_predicts_and_is_kept_as_a_run(browser, server, sample):
+    found = browser.run("whatif", server, run=sample["run"], base="a100_sxm_80gb")
+    assert found["most"]["config"] == "a100_sxm_80gb:dram_gbps=8160"
+    assert found["typed"]["config"] == "a100_sxm_80gb:dram_gbps=6000"
+    assert "set=dram_gbps:6000" in found["address"]
+    ratio = {name: float(found[name]["answer"].split("×")[0].split()[-1]) for name in ("most", "typed", "least")}
+    assert ratio["most"] <= ratio["typed"] <= 1 < ratio["least"]
+    assert any("DRAM-bound" in text or "L2-bound" in text for text in found["sentences"])
+    kept = server.ask("GET", f"runs/{found['kept']}")
+    assert [config["gpu"] for config in kept["configs"]] == ["a100_sxm_80gb", "a100_sxm_80gb:dram_gbps=6000"]
+
+
+def test_a_receipt_says_why_on_each_gpu(browser, server, sample):
+    found = browser.run("why", server, run=sample["run"])
+    for text in (found["first"], found["second"]):
+        assert all(word in text for word in ("Inputs", "Limits, each alone", "Sum", "Interval", "launch floor"))
+    assert "why=" in found["address"]
+
+
+def test_a_run_is_asked_for_by_keyboard_alone(browser, server, sample):
+    found = browser.run("newrun", server, trace=sample["trace"])
+    assert len(found["chosen"]) == 3
+    assert found["impossible"]
+    assert found["cli"].endswith("--gpu 'l4*2' --gpu l40s --gpu h100_sxm:dram_gbps=13400")
+    report = server.ask("GET", f"runs/{found['run']}")
+    assert [config["gpu"] for config in report["configs"]] == ["l4", "l40s", "h100_sxm:dram_gbps=13400"]
