@@ -20,7 +20,7 @@ def server(tmp_path_factory):
 
 def said(done):
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
