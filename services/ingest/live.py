@@ -218,7 +218,8 @@ class LiveTrace:
         self._quality.notes.append(why)
         if self._base_ns is None:
             yield from self._begin()  # a rank died before it began
-        yield from self._finish(is_truncated=True)
+        if not self._is_over:
+            yield from self._finish(is_truncated=True)
 
     def _hear_start(self, event: RecordingStarted) -> Iterator[AnyEvent]:
         """The first rank says what the trace is of; time 0 is when the first of all ranks began, so all are awaited."""

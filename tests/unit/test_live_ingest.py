@@ -91,6 +91,16 @@ def test_a_step_that_no_profiler_saw_is_marked():
     assert [step.kernel_count for step in steps] == [2 * LAYERS, 2 * LAYERS, 0, 2 * LAYERS]
 
 
+def test_a_rank_that_died_before_it_began_leaves_what_the_others_said():
+    events = recorded_events(3, rank_count=2)
+    live = LiveIngest()
+    said = [one for event in events[: len(events) // 2] for one in live.react(event)]
+    assert [type(one).__name__ for one in said] == ["TraceStarted"]
+    said += live.abandon(RECORDED)
+    assert isinstance(said[-1], TraceCompleted)
+    assert (said[-1].is_truncated, said[-1].step_count) == (True, 3)
+
+
 def test_a_traces_time_begins_with_the_first_of_its_ranks():
     events = recorded_events(2, rank_count=2)
     began = {0: 70_000_000_000, 1: 69_999_000_000}
