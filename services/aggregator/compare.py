@@ -20,14 +20,13 @@ from typing import Any
 
 from cascade_schemas.gpu import GpuSpec
 
+from services.aggregator import ttft
 from services.aggregator.compose import Z90
 from services.aggregator.queries import Report, UnknownRun
 from services.aggregator.store import Store
 from services.kernels.correction import alpha
 
 COUNT_LIMIT = 8
-
-_PHASES = {"tpot": ("decode", "mixed"), "ttft": ("prefill",), "kernel_time": None}
 
 
 class Incomparable(ValueError):
@@ -147,27 +146,24 @@ def _value(version: _Version, metric: str) -> int | None:
 
 
 def _counts(store: Store, trace_id: str, metric: str) -> tuple[dict[str, int], int]:
-    """Launches per task in the steps that the metric is made of, and how many steps these are."""
-    phases = _PHASES[metric]
-    if phases is None:
+    """Launches per task in the steps that the metric is made of, and over how many steps it is a mean."""
+    if metric == "kernel_time":
         rows = store.query(
             "select task_id, count(*) as n from launches where trace_id = ? group by task_id", [trace_id]
         )
         return {row["task_id"]: row["n"] for row in rows}, 1
-    chosen = json.dumps(phases)
+    traced = store.load_steps(trace_id)
+    first_rank = min((rank for rank, _ in traced), default=0)
+    steps = [step for (rank, _), step in sorted(traced.items()) if rank == first_rank]
+    started = store.query("select prompts from trace_starts where trace_id = ?", [trace_id])
+    span = ttft.measured_request(steps, tuple(json.loads(started[0]["prompts"] or "[]")) if started else ())
+    chosen = span.generating_steps if metric == "tpot" else span.prefill_steps
     rows = store.query(
-        """select l.task_id, count(*) as n from launches l
-            join trace_steps s on s.trace_id = l.trace_id and s.rank = l.rank and s.step = l.step
-        where l.trace_id = ? and l.rank = 0 and list_contains(from_json(?, '["varchar"]'), s.phase)
-        group by l.task_id""",
-        [trace_id, chosen],
+        """select task_id, count(*) as n from launches
+        where trace_id = ? and rank = ? and list_contains(?::integer[], step) group by task_id""",
+        [trace_id, first_rank, list(chosen)],
     )
-    steps = store.query(
-        """select count(*) as n from trace_steps
-        where trace_id = ? and rank = 0 and list_contains(from_json(?, '["varchar"]'), phase)""",
-        [trace_id, chosen],
-    )
-    return {row["task_id"]: row["n"] for row in rows}, max(int(steps[0]["n"]), 1)
+    return {row["task_id"]: row["n"] for row in rows}, max(len(chosen), 1) if metric == "tpot" else 1
 
 
 # --- ratios ---------------------------------------------------------------------------------------------------------

@@ -120,11 +120,7 @@ class Store:
                 signature_id=row["signature_id"],
                 task=KernelTask.model_validate_json(row["task"], extra="ignore"),
             )
-        for row in self.query("select * from trace_steps where trace_id = ? order by rank, step", by_id):
-            lengths = {
-                name: tuple(json.loads(row.pop(name))) for name in ("q_lengths", "kv_lengths", "request_indexes")
-            }
-            trace.steps[row["rank"], row["step"]] = StepTraced.model_validate(row | lengths)
+        trace.steps = self.load_steps(trace_id)
         columns = ", ".join(LAUNCHES.names)
         launches = self.arrow(f"select {columns} from launches where trace_id = ? order by rank, seq", by_id)  # noqa: S608
         for batch in launches.cast(LAUNCHES).combine_chunks().to_batches():
@@ -136,6 +132,16 @@ class Store:
             )
         }
         return trace
+
+    def load_steps(self, trace_id: str) -> dict[tuple[int, int], StepTraced]:
+        """By rank and step."""
+        steps = {}
+        for row in self.query("select * from trace_steps where trace_id = ? order by rank, step", [trace_id]):
+            lengths = {
+                name: tuple(json.loads(row.pop(name))) for name in ("q_lengths", "kv_lengths", "request_indexes")
+            }
+            steps[row["rank"], row["step"]] = StepTraced.model_validate(row | lengths)
+        return steps
 
     def load_run(self, run_id: str) -> RunState | None:
         requests = self.query("select event from run_requests where run_id = ?", [run_id])

@@ -316,7 +316,7 @@ const scenarios = {
         await page.getByRole('table', { name: /^Kernels/ }).getByRole('row').nth(1).click()
         await page.getByTestId('receipt').waitFor()
       }
-      await page.waitForTimeout(600)
+      await page.waitForTimeout(title === 'timeline' ? 4000 : 600)
       await screen(title)
       found[title] = await violations()
     }

@@ -33,6 +33,13 @@ def test_bars_add_up_to_the_difference(page):  # noqa: F811
         assert one["ratio"]["p10"] <= one["ratio"]["value"] <= one["ratio"]["p90"]
 
 
+def test_what_no_kernel_explains_is_next_to_nothing(page):  # noqa: F811
+    """One stream, the same gaps on both: the bars of the families are the difference."""
+    for one in asked(page, *GPUS)["comparisons"]:
+        rest = sum(bar["delta_ns"] for bar in one["waterfall"] if bar["label"].startswith("gaps"))
+        assert abs(rest) <= 1 + 0.01 * abs(one["delta_ns"])
+
+
 def test_every_kernel_has_its_own_ratio_against_the_base(page):  # noqa: F811
     found = asked(page, "h100_sxm", "l4", base="l4")
     assert found["base"] == 1
