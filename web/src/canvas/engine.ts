@@ -820,6 +820,9 @@ export class Timeline {
     if (view.t0 != null && view.t1 != null && view.t1 > view.t0) {
       this.#camera = { t0: view.t0, t1: view.t1 }
       this.#isFit = false
+    } else if (view.t0 === null) {
+      this.#camera = fitted(0, this.#end)
+      this.#isFit = true
     }
     if (view.selected !== undefined) this.#selected = selectionOf(view.selected)
     if (view.area !== undefined) this.#area = areaOf(view.area)
@@ -831,6 +834,7 @@ export class Timeline {
     else if (view.selected !== undefined || view.area !== undefined) this.#saySelected()
     this.#touch()
     this.#sayView(false)
+    if (isOther('playhead')) this.#sayClock(true)
   }
 
   // --- time ----------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 import { getRouteApi } from '@tanstack/react-router'
-import { useEffect, useMemo, useRef, useState } from 'react'
+import { useCallback, useEffect, useMemo, useRef, useState } from 'react'
 import type { ConfigSaid, View } from '../../canvas/protocol'
 import { count } from '../../lib/format'
 import { classOf, isHypothetical, letter, shortName } from '../../lib/gpus'
@@ -26,6 +26,7 @@ export function TimelinePage() {
   const search = route.useSearch()
   const navigate = route.useNavigate()
   const holder = useRef<HTMLDivElement>(null)
+  const said = useRef<string | null>(null)
   const hover = useRef<HoverCardHandle>(null)
   const inspector = useInspector()
   const [hasTwin, setTwin] = useState(search.twin === true)
@@ -36,8 +37,9 @@ export function TimelinePage() {
     configs,
     source: `${head.trace.sourceGpu ?? 'source'}, measured`,
     view,
-    onHover: ({ hover: said }) => hover.current?.show(said),
-    onView: (now, isJump) =>
+    onHover: ({ hover: one }) => hover.current?.show(one),
+    onView: (now, isJump) => {
+      said.current = keyOf(now)
       void navigate({
         search: (before) => ({
           ...before,
@@ -55,9 +57,15 @@ export function TimelinePage() {
         }),
         replace: !isJump,
         resetScroll: false,
-      }),
+      })
+    },
   })
-  useTimelineKeys(send, configs, () => setTwin((now) => !now))
+  // The address changed by other hands (Back, a link, the palette): look there.
+  useEffect(() => {
+    if (said.current !== null && said.current !== keyOf(view)) send({ op: 'view', view, isJump: true })
+  }, [view, send])
+  const toggleTwin = useCallback(() => setTwin((now) => !now), [])
+  useTimelineKeys(send, configs, toggleTwin)
   useResults(head, send)
   useReplayed(run, isReplay, send)
   useEffect(() => send({ op: 'twin', isOn: hasTwin }), [send, hasTwin, configs])
@@ -88,7 +96,7 @@ export function TimelinePage() {
         status={status}
         configs={configs}
         hasTwin={hasTwin}
-        onTwin={() => setTwin((now) => !now)}
+        onTwin={toggleTwin}
         send={send}
       />
       {status !== null && status.error !== '' && <Strip>{status.error}</Strip>}
@@ -170,6 +178,12 @@ function viewOf(search: Search): Partial<View> {
     }),
     isLooping: search.loop !== undefined,
   }
+}
+
+/** What of a view an address tells, as one text to compare. */
+function keyOf(view: Partial<View>): string {
+  const { t0 = null, t1 = null, playhead = null, selected = null, area = null, align = 'time', colour = 'family', query = '', flags = [], isLooping = false } = view
+  return JSON.stringify([t0, t1, playhead, selected, area, align, colour, query, flags, isLooping])
 }
 
 /** Each time a config knows more, its lanes are asked for anew. */

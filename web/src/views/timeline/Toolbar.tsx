@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from 'react'
+import { useEffect, useRef } from 'react'
 import { ALIGNMENTS, COLOURS, type Alignment, type Colour, type ConfigSaid, type FromTimeline, type ToTimeline, type View } from '../../canvas/protocol'
 import { BOUNDS, ERRORS } from '../../canvas/results'
 import { boundShown } from '../../lib/families'
@@ -89,8 +89,11 @@ function Find({
   readonly onChange: (query: string) => void
   readonly send: (said: ToTimeline) => void
 }) {
-  const [text, setText] = useState(query)
   const field = useRef<HTMLInputElement>(null)
+  useEffect(() => {
+    // What others look for is shown, what is being typed is not disturbed.
+    if (field.current !== null && document.activeElement !== field.current) field.current.value = query
+  }, [query])
   useEffect(() => {
     const focus = () => field.current?.focus()
     window.addEventListener('cascade:find', focus)
@@ -104,17 +107,14 @@ function Find({
         type="search"
         aria-label="Find kernels"
         placeholder="Find kernels  /"
-        value={text}
-        onChange={(event) => {
-          setText(event.target.value)
-          onChange(event.target.value)
-        }}
+        defaultValue={query}
+        onChange={(event) => onChange(event.target.value)}
         onKeyDown={(event) => {
           if (event.key === 'Enter') send({ op: 'command', command: event.shiftKey ? 'previous-hit' : 'next-hit' })
-          if (event.key === 'Escape') {
-            setText('')
+          if (event.key === 'Escape' && field.current !== null) {
+            field.current.value = ''
+            field.current.blur()
             onChange('')
-            field.current?.blur()
           }
         }}
       />
