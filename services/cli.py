@@ -491,7 +491,7 @@ def _open_replica(settings: Settings, bootstrap: str) -> Embedded:
             settings,
             known,
             wall_clock_ms,
-            bootstrap=cluster.bootstrap,
+            broker=cluster.broker,
             name=f"gateway-{cluster.instance}",
             observed=observed("gateway", cluster),
         )

@@ -22,7 +22,7 @@ from cascade_schemas.events import AnyEvent
 from services.aggregator.shell import AggregatorShell, Delivered
 from services.aggregator.store import Store
 from services.runtime.cluster import ClusterSettings, observed, prepare, say
-from services.runtime.kafka import Publisher, event_of, read_to_end
+from services.runtime.kafka import Broker, Publisher, event_of, read_to_end
 from services.runtime.observe import Observed
 
 TOPICS = ("catalog", "runs", "results")  # predictions are its own: read to their end before these
@@ -57,7 +57,7 @@ class Active:
         self._settings = settings
         self._figures = figures
         self._store = Store(settings.settings.home / "cascade.duckdb", thread_count=settings.settings.thread_count)
-        self._publisher = Publisher(settings.bootstrap)
+        self._publisher = Publisher(settings.broker)
         self._lock = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shell: AggregatorShell | None = None
@@ -68,7 +68,7 @@ class Active:
         await self._publisher.start()
         self._shell = AggregatorShell(self._store, self._publish)
         batch: list[Delivered] = []
-        async for record in read_to_end(self._settings.bootstrap, ("predictions",)):
+        async for record in read_to_end(self._settings.broker, ("predictions",)):
             batch.append(Delivered(record.topic, record.partition, record.offset, event_of(record, "aggregator")))
             if len(batch) == _TAKE:
                 await self._deliver(batch)
@@ -174,10 +174,24 @@ class AggregatorApp(faust.App):
         await self.active.stop()
 
 
+def _credentials(broker: Broker) -> Any:
+    """As Faust wants them; None where the broker asks nobody who they are."""
+    if broker.protocol.startswith("SASL"):
+        return faust.SASLCredentials(
+            username=broker.username,
+            password=broker.password,
+            mechanism=broker.mechanism,
+            ssl_context=broker.ssl_context(),
+        )
+    context = broker.ssl_context()
+    return None if context is None else faust.SSLCredentials(context=context)
+
+
 def make_app(settings: ClusterSettings, figures: Observed) -> AggregatorApp:
     app = AggregatorApp(
         "cascade-aggregator",
-        broker=f"kafka://{settings.bootstrap}",
+        broker=[f"kafka://{address}" for address in settings.broker.bootstrap.split(",")],
+        broker_credentials=_credentials(settings.broker),
         value_serializer="raw",
         key_serializer="raw",
         topic_disable_leader=True,
@@ -208,7 +222,7 @@ def main() -> None:
     figures = observed("aggregator", settings)
     figures.expect("aggregator")
     lock = wait_for_lock(settings.settings.home, figures)
-    asyncio.run(prepare(settings.bootstrap))
+    asyncio.run(prepare(settings.broker))
     worker = faust.Worker(make_app(settings, figures), loglevel="warning", console_port=0, blocking_timeout=0)
     try:
         worker.execute_from_commandline()

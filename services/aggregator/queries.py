@@ -67,9 +67,15 @@ def trace_report(store: Store, trace_id: str) -> Report:
         "tasks": row["task_count"],
         "launches": row["launch_count"],
         "launchless_kernels": row["launchless_count"],
+        "sass_tasks": store.query(_SASS_SQL, [trace_id])[0]["n"],
         "steps": steps,
         "quality": json.loads(row["quality"]) if row["quality"] else None,
     }
+
+
+# Tasks that have their instructions: what the simulator `sass` needs.
+_SASS_SQL = """
+    select count(*) as n from tasks where trace_id = ? and coalesce(json_extract_string(task, '$.sass'), '') <> ''"""
 
 
 def _trace(row: Mapping[str, Any]) -> Report:

@@ -111,6 +111,7 @@ class TraceReport(TraceSummary):
     tasks: int | None
     launches: int | None
     launchless_kernels: int | None
+    sass_tasks: int | None
     steps: list[TracedStep]
     quality: dict[str, Any] | None
 

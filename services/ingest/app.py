@@ -28,7 +28,7 @@ PLANNED = ("KernelTaskTraced", "RunRequested", "RunCancelled")
 
 async def main(settings: ClusterSettings) -> None:
     figures = observed("ingest", settings)
-    await prepare(settings.bootstrap)
+    await prepare(settings.broker)
     artifacts = ArtifactStore(settings.settings.home / "artifacts")
 
     @contextlib.contextmanager
@@ -40,7 +40,7 @@ async def main(settings: ClusterSettings) -> None:
         return KafkaService(
             name,
             reactor,
-            settings.bootstrap,
+            settings.broker,
             topics,
             types,
             instance=settings.instance,
@@ -52,7 +52,7 @@ async def main(settings: ClusterSettings) -> None:
     planner = PlannerLeadership(settings)
     live = LiveTraces(settings)
     leave_in_order(ingest.stop, live.stop, planner.stop)
-    say("ingest_started", instance=settings.instance, kafka=settings.bootstrap)
+    say("ingest_started", instance=settings.instance, kafka=settings.broker.bootstrap)
     await asyncio.gather(ingest.run(), live.run(), planner.run())
 
 
@@ -69,7 +69,7 @@ class LiveTraces(KafkaService):
         super().__init__(
             "live",
             self._live,
-            settings.bootstrap,
+            settings.broker,
             ("traces",),
             RECORDED_TYPES,
             instance=settings.instance,
@@ -81,7 +81,7 @@ class LiveTraces(KafkaService):
         self._live = self._reactor = LiveIngest()
         self._heard_ms = {}
         self._owned_since_ms = _now_ms()
-        async for record in read_to_end(self._settings.bootstrap, ("catalog",)):
+        async for record in read_to_end(self._settings.broker, ("catalog",)):
             event = event_of(record, "live", ("TraceCompleted", "TraceRejected"))
             if event is not None:
                 self._live.restore(event)
@@ -115,7 +115,7 @@ class PlannerLeadership:
         self._member = KafkaService(
             "planner",
             _Nothing(),
-            settings.bootstrap,
+            settings.broker,
             ("runs",),
             ("none",),  # the leader reads runs itself, from their beginning
             instance=settings.instance,
@@ -146,14 +146,14 @@ class PlannerLeadership:
             self._leading = None
 
     async def _lead(self) -> None:
-        bootstrap = self._settings.bootstrap
+        broker = self._settings.broker
         planner = Planner()
-        async for record in read_to_end(bootstrap, ("predictions",)):
+        async for record in read_to_end(broker, ("predictions",)):
             event = event_of(record, "planner", ("RunCompleted", "RunFailed"))
             if isinstance(event, RunCompleted | RunFailed):
                 planner.forget(event.run_id)
         say("planner_leads", instance=self._settings.instance)
-        publisher = Publisher(bootstrap)
+        publisher = Publisher(broker)
         await publisher.start()
         try:
             await self._plan(planner, publisher)
@@ -161,7 +161,7 @@ class PlannerLeadership:
             await publisher.stop()
 
     async def _plan(self, planner: Planner, publisher: Publisher) -> None:
-        async for events in tail(self._settings.bootstrap, ("catalog", "runs"), "planner", PLANNED):
+        async for events in tail(self._settings.broker, ("catalog", "runs"), "planner", PLANNED):
             answers: list[AnyEvent] = [answer for event in events for answer in planner.react(event)]
             answers.extend(planner.settle())
             await publisher.publish(answers)

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import yaml
 
-from services.runtime.kafka import TopicSpec, ensure_topics, topic_specs
+from services.runtime.kafka import Broker, TopicSpec, ensure_topics, topic_specs
 from services.runtime.observe import Observed, serve
 from services.runtime.settings import BadSetting, Settings
 
 TOPICS_FILE = Path(__file__).resolve().parents[2] / "infra" / "topics.yaml"
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 SIMULATORS = ("analytic", "roofline", "sass")
 
 
@@ -24,7 +26,7 @@ SIMULATORS = ("analytic", "roofline", "sass")
 class ClusterSettings:
     """Settings of one program of a cluster."""
 
-    bootstrap: str
+    broker: Broker
     instance: str  # of this program among its equals; static group membership rests on it
     session_timeout_ms: int
     settings: Settings
@@ -32,14 +34,39 @@ class ClusterSettings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> ClusterSettings:
-        bootstrap = environ.get("CASCADE_KAFKA", "127.0.0.1:19092")
-        if ":" not in bootstrap:
-            raise BadSetting(f"CASCADE_KAFKA={bootstrap!r}: must be host:port")
         timeout = environ.get("CASCADE_SESSION_TIMEOUT_MS", "10000")
         if not timeout.isdecimal() or not 2000 <= int(timeout) <= 300_000:
             raise BadSetting(f"CASCADE_SESSION_TIMEOUT_MS={timeout!r}: must be 2000 to 300000")
         instance = environ.get("CASCADE_INSTANCE", "0")
-        return cls(bootstrap, instance, int(timeout), Settings.from_environ(environ), _observe(environ))
+        return cls(broker_of(environ), instance, int(timeout), Settings.from_environ(environ), _observe(environ))
+
+
+def broker_of(environ: Mapping[str, str]) -> Broker:
+    """From CASCADE_KAFKA and, for a broker that asks who comes, CASCADE_KAFKA_*. Raises BadSetting."""
+    bootstrap = environ.get("CASCADE_KAFKA", "127.0.0.1:19092")
+    if not all(":" in address for address in bootstrap.split(",")):
+        raise BadSetting(f"CASCADE_KAFKA={bootstrap!r}: must be host:port, or several separated by commas")
+    broker = Broker(
+        bootstrap,
+        protocol=environ.get("CASCADE_KAFKA_PROTOCOL", "PLAINTEXT"),
+        mechanism=environ.get("CASCADE_KAFKA_MECHANISM", "PLAIN"),
+        username=environ.get("CASCADE_KAFKA_USERNAME", ""),
+        password=environ.get("CASCADE_KAFKA_PASSWORD", ""),
+        ca_file=environ.get("CASCADE_KAFKA_CA_FILE", ""),
+        certificate_file=environ.get("CASCADE_KAFKA_CERTIFICATE_FILE", ""),
+        key_file=environ.get("CASCADE_KAFKA_KEY_FILE", ""),
+    )
+    if broker.protocol not in PROTOCOLS:
+        raise BadSetting(f"CASCADE_KAFKA_PROTOCOL={broker.protocol!r}: must be one of {', '.join(PROTOCOLS)}")
+    if broker.mechanism not in MECHANISMS:
+        raise BadSetting(f"CASCADE_KAFKA_MECHANISM={broker.mechanism!r}: must be one of {', '.join(MECHANISMS)}")
+    if broker.protocol.startswith("SASL") and not (broker.username and broker.password):
+        raise BadSetting(f"{broker.protocol} needs CASCADE_KAFKA_USERNAME and CASCADE_KAFKA_PASSWORD")
+    try:
+        broker.ssl_context()
+    except OSError as error:
+        raise BadSetting(f"a file of CASCADE_KAFKA_*_FILE cannot be used: {error}") from error
+    return broker
 
 
 def _observe(environ: Mapping[str, str]) -> tuple[str, int] | None:
@@ -69,9 +96,9 @@ def observed(service: str, settings: ClusterSettings) -> Observed:
     return found
 
 
-async def prepare(bootstrap: str) -> None:
+async def prepare(broker: Broker) -> None:
     """Topics are there, with the partitions that their writers assume, before anything is read or written."""
-    await ensure_topics(bootstrap, _specs())
+    await ensure_topics(broker, _specs())
 
 
 def say(event: str, **values: object) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
@@ -19,6 +20,7 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.errors import CommitFailedError, IllegalStateError, TopicAlreadyExistsError
+from aiokafka.helpers import create_ssl_context
 from cascade_schemas.codec import MalformedEvent, decode, encode
 from cascade_schemas.events import AnyEvent, KernelSimulationRequested, RecordDeadLettered
 
@@ -45,6 +47,42 @@ class TopicSpec:
     retention_ms: int  # -1: for ever
 
 
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where Kafka is and how to be let in. `ca_file`, `certificate_file`, `key_file`: PEM; "" where not needed."""
+
+    bootstrap: str  # host:port, several separated by commas
+    protocol: str = "PLAINTEXT"  # PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
+    mechanism: str = "PLAIN"  # PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512
+    username: str = ""
+    password: str = field(default="", repr=False)
+    ca_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
+
+    def client(self) -> dict[str, Any]:
+        """What every aiokafka client is constructed with."""
+        options: dict[str, Any] = {"bootstrap_servers": self.bootstrap, "security_protocol": self.protocol}
+        if (context := self.ssl_context()) is not None:
+            options["ssl_context"] = context
+        if self.protocol.startswith("SASL"):
+            options |= {
+                "sasl_mechanism": self.mechanism,
+                "sasl_plain_username": self.username,
+                "sasl_plain_password": self.password,
+            }
+        return options
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """Of the protocols that need one. Raises OSError where a file cannot be read."""
+        if not self.protocol.endswith("SSL"):
+            return None
+        context: ssl.SSLContext = create_ssl_context(
+            cafile=self.ca_file or None, certfile=self.certificate_file or None, keyfile=self.key_file or None
+        )
+        return context
+
+
 class WrongTopic(RuntimeError):
     """A topic exists with another number of partitions than the function that chooses them assumes."""
 
@@ -58,9 +96,9 @@ def topic_specs(topics: Mapping[str, Mapping[str, Any]], simulators: Iterable[st
     return specs
 
 
-async def ensure_topics(bootstrap: str, specs: Sequence[TopicSpec]) -> None:
+async def ensure_topics(broker: Broker, specs: Sequence[TopicSpec]) -> None:
     """Create what is missing; refuse what is there with other partitions. Raises WrongTopic."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    admin = AIOKafkaAdminClient(**broker.client())
     await admin.start()
     try:
         existing = {topic["topic"]: len(topic["partitions"]) for topic in await admin.describe_topics()}
@@ -87,13 +125,13 @@ def _new_topic(spec: TopicSpec) -> NewTopic:
 class Publisher:
     """An idempotent producer of events; `publish` returns when all of them are acknowledged by the broker."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
 
     async def start(self) -> None:
         """The producer belongs to the loop that runs now."""
         self._producer = AIOKafkaProducer(
-            bootstrap_servers=self._bootstrap,
+            **self._broker.client(),
             enable_idempotence=True,
             acks="all",
             max_request_size=RECORD_BYTES_LIMIT,
@@ -133,9 +171,9 @@ def event_of(record: ConsumerRecord, service: str, read_types: Iterable[str] = (
         return dead_letter_of(service, record.topic, record.partition, record.offset, record.value or b"", str(error))
 
 
-async def read_to_end(bootstrap: str, topics: Sequence[str]) -> AsyncIterator[ConsumerRecord]:
+async def read_to_end(broker: Broker, topics: Sequence[str]) -> AsyncIterator[ConsumerRecord]:
     """All records of these topics as they are now, from the first to the last; belongs to no group."""
-    consumer = await _reader(bootstrap, topics)
+    consumer = await _reader(broker, topics)
     try:
         parts = list(consumer.assignment())
         ends = await consumer.end_offsets(parts)
@@ -149,10 +187,10 @@ async def read_to_end(bootstrap: str, topics: Sequence[str]) -> AsyncIterator[Co
 
 
 async def tail(
-    bootstrap: str, topics: Sequence[str], service: str, read_types: Sequence[str]
+    broker: Broker, topics: Sequence[str], service: str, read_types: Sequence[str]
 ) -> AsyncIterator[list[AnyEvent]]:
     """Events of these topics from their beginning and then as they come, in batches; belongs to no group."""
-    consumer = await _reader(bootstrap, topics)
+    consumer = await _reader(broker, topics)
     try:
         while True:
             batch = await consumer.getmany(timeout_ms=_POLL_MS, max_records=RECORDS_PER_READ * 4)
@@ -165,14 +203,14 @@ async def tail(
 
 
 async def follow(
-    bootstrap: str, topics: Sequence[str], next_offset: Callable[[str, int], int], leaving: asyncio.Event
+    broker: Broker, topics: Sequence[str], next_offset: Callable[[str, int], int], leaving: asyncio.Event
 ) -> AsyncIterator[list[ConsumerRecord]]:
     """Records of these topics from where the caller has come, and then as they come, until `leaving` is set.
 
     A batch, which is empty where nothing has come, is in replay order as far as it goes: by time, then topic, partition
     and offset. Within a partition the order is the broker's, whatever the clocks of its writers said.
     """
-    consumer = await _reader(bootstrap, topics)
+    consumer = await _reader(broker, topics)
     try:
         for part in consumer.assignment():
             consumer.seek(part, next_offset(part.topic, part.partition))
@@ -191,13 +229,13 @@ async def follow(
         await consumer.stop()
 
 
-async def _reader(bootstrap: str, topics: Sequence[str]) -> AIOKafkaConsumer:
+async def _reader(broker: Broker, topics: Sequence[str]) -> AIOKafkaConsumer:
     """A started consumer at the first record of every partition.
 
     Partitions are asked for and assigned by hand: a consumer that was only told topics has no partition until its
     metadata arrives, and would look as if it had read them to their end.
     """
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    admin = AIOKafkaAdminClient(**broker.client())
     await admin.start()
     try:
         described = await admin.describe_topics(list(topics))
@@ -208,7 +246,7 @@ async def _reader(bootstrap: str, topics: Sequence[str]) -> AIOKafkaConsumer:
     if missing:
         raise WrongTopic(f"topics {', '.join(sorted(missing))} do not exist; start a service first, it creates them")
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, enable_auto_commit=False, max_partition_fetch_bytes=RECORD_BYTES_LIMIT
+        **broker.client(), enable_auto_commit=False, max_partition_fetch_bytes=RECORD_BYTES_LIMIT
     )
     await consumer.start()
     consumer.assign(parts)
@@ -223,7 +261,7 @@ class KafkaService:
         self,
         name: str,
         reactor: Reactor,
-        bootstrap: str,
+        broker: Broker,
         topics: Sequence[str],
         read_types: Sequence[str],
         *,
@@ -243,11 +281,11 @@ class KafkaService:
         self._answer_count = 0
         self._read_types = tuple(read_types)
         self._topics = tuple(topics)
-        self._publisher = Publisher(bootstrap)
+        self._publisher = Publisher(broker)
         self._stopping = asyncio.Event()
         self._on_assigned = on_assigned
         self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=bootstrap,
+            **broker.client(),
             group_id=f"cascade-{name}",
             group_instance_id=f"{name}-{instance}",  # static: a restarted member gets its partitions back at once
             enable_auto_commit=False,

@@ -21,7 +21,7 @@ from services.aggregator.shell import TOPICS, Delivered, FollowerShell
 from services.aggregator.store import Store
 from services.runtime.cluster import prepare
 from services.runtime.embedded import Embedded, Service, log
-from services.runtime.kafka import Publisher, event_of, follow
+from services.runtime.kafka import Broker, Publisher, event_of, follow
 from services.runtime.observe import Observed
 from services.runtime.settings import Settings
 from services.simworker.simulators.base import KernelSimulator
@@ -66,7 +66,7 @@ class Replica(Embedded):
         simulators: dict[str, KernelSimulator],
         now_ms: Callable[[], int],
         *,
-        bootstrap: str,
+        broker: Broker,
         name: str = "gateway",
         observed: Observed | None = None,
     ) -> None:
@@ -74,11 +74,11 @@ class Replica(Embedded):
         super().__init__(
             replace(settings, home=settings.home / name), simulators, now_ms, artifacts=settings.home / "artifacts"
         )
-        self._bootstrap = bootstrap
+        self._broker = broker
         self._observed = observed or Observed("gateway")
         self._observed.expect("mirror")
         self._loop = asyncio.new_event_loop()
-        self._publisher = Publisher(bootstrap)
+        self._publisher = Publisher(broker)
         self._leaving = asyncio.Event()
         self._is_ready = threading.Event()
         self._failure: BaseException | None = None
@@ -87,7 +87,7 @@ class Replica(Embedded):
         if not self._is_ready.wait(_START_LIMIT_S) or self._failure is not None:
             reason = self._failure or f"no answer within {_START_LIMIT_S:.0f} s"
             self.close()
-            raise ClusterUnreachable(f"Kafka at {bootstrap}: {reason}; is the cluster started (make cluster)?")
+            raise ClusterUnreachable(f"Kafka at {broker.bootstrap}: {reason}; is the cluster started (make cluster)?")
 
     def _own_services(self, simulators: dict[str, KernelSimulator]) -> list[Service]:  # noqa: ARG002 - others work
         return [FollowerService(self.store, self)]
@@ -119,17 +119,17 @@ class Replica(Embedded):
         except BaseException as error:  # noqa: BLE001 - said by whoever waits, or by is_failed
             self._failure = error
             if self._is_ready.is_set():
-                log.exception("mirror_failed kafka=%s", self._bootstrap)
+                log.exception("mirror_failed kafka=%s", self._broker.bootstrap)
         finally:
             self._is_ready.set()
             self._loop.close()
 
     async def _mirror(self) -> None:
-        await prepare(self._bootstrap)
+        await prepare(self._broker)
         await self._publisher.start()
         try:
             self._is_ready.set()
-            async for batch in follow(self._bootstrap, MIRRORED, self._mirrored, self._leaving):
+            async for batch in follow(self._broker, MIRRORED, self._mirrored, self._leaving):
                 if batch:
                     await asyncio.to_thread(self._append, batch)
                 self._observed.seen("mirror", is_ready=True)

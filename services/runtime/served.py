@@ -100,7 +100,7 @@ class ServedEngine(LocalEngine):
             if trace_id not in self._uploads:
                 raise
             upload, _ = self._uploads[trace_id]
-            counts = ("kernels", "signatures", "tasks", "launches", "launchless_kernels")
+            counts = ("kernels", "signatures", "tasks", "launches", "launchless_kernels", "sass_tasks")
             return _importing(upload) | dict.fromkeys(counts) | {"steps": [], "quality": None}
 
     def trace_known(self, trace_id: str) -> None:

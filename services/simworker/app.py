@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from services.runtime.artifacts import ArtifactStore
 from services.runtime.cluster import ClusterSettings, leave_in_order, observed, prepare, say
-from services.runtime.kafka import RECORDS_PER_READ, KafkaService, tail
+from services.runtime.kafka import RECORDS_PER_READ, Broker, KafkaService, tail
 from services.simworker.reactor import Simworker
 from services.simworker.simulators.base import KernelSimulator
 from services.simworker.simulators.catalog import simulators
@@ -20,7 +20,7 @@ FAST = ("analytic", "roofline")  # simulate what waits in one call
 
 async def main(settings: ClusterSettings) -> None:
     figures = observed("simworker", settings)
-    await prepare(settings.bootstrap)
+    await prepare(settings.broker)
     known = simulators(settings.settings.thread_count, settings.settings.home)
     cache = ArtifactStore(settings.settings.home / "artifacts")
 
@@ -35,7 +35,7 @@ async def main(settings: ClusterSettings) -> None:
         return KafkaService(
             name,
             worker,
-            settings.bootstrap,
+            settings.broker,
             topics,
             ("KernelSimulationRequested",),
             instance=settings.instance,
@@ -52,8 +52,8 @@ async def main(settings: ClusterSettings) -> None:
         own = {name: known[name], "roofline": known["roofline"]}
         members.append(member(f"simworker-{name}", own, [f"work.{name}"], 1))
     leave_in_order(*(one.stop for one in members))
-    cancellations = asyncio.create_task(_hear_of_cancellations(settings.bootstrap, workers))
-    say("simworker_started", instance=settings.instance, kafka=settings.bootstrap)
+    cancellations = asyncio.create_task(_hear_of_cancellations(settings.broker, workers))
+    say("simworker_started", instance=settings.instance, kafka=settings.broker.bootstrap)
     try:
         await asyncio.gather(*(one.run() for one in members))
     finally:
@@ -62,9 +62,9 @@ async def main(settings: ClusterSettings) -> None:
             await cancellations
 
 
-async def _hear_of_cancellations(bootstrap: str, workers: Sequence[Simworker]) -> None:
+async def _hear_of_cancellations(broker: Broker, workers: Sequence[Simworker]) -> None:
     """Every worker reads all of `runs`, outside any group: whoever has the work must know."""
-    async for events in tail(bootstrap, ("runs",), "simworker", ("RunCancelled",)):
+    async for events in tail(broker, ("runs",), "simworker", ("RunCancelled",)):
         for event in events:
             for worker in workers:
                 worker.restore(event)

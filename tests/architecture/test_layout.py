@@ -64,6 +64,8 @@ SHELLS = {
     "services/start.py",
     "services/runtime/embedded.py",
     "services/runtime/eventlog.py",
+    "services/runtime/observe.py",
+    "services/runtime/kafka.py",
     "services/runtime/artifacts.py",
     "services/runtime/local.py",
     "services/runtime/served.py",

@@ -15,7 +15,7 @@ import pytest
 
 from services.ingest import admission
 from services.runtime.artifacts import ArtifactStore
-from services.runtime.kafka import Publisher, event_of, read_to_end
+from services.runtime.kafka import Broker, Publisher, event_of, read_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_LIMIT_S = 120
@@ -96,7 +96,7 @@ class Cluster:
 
     def publish(self, *events):
         async def send():
-            publisher = Publisher(self.bootstrap)
+            publisher = Publisher(Broker(self.bootstrap))
             await publisher.start()
             try:
                 await publisher.publish(events)
@@ -107,7 +107,7 @@ class Cluster:
 
     def events(self, *topics):
         async def read():
-            return [event_of(record, "test") async for record in read_to_end(self.bootstrap, topics)]
+            return [event_of(record, "test") async for record in read_to_end(Broker(self.bootstrap), topics)]
 
         return asyncio.run(read())
 

@@ -77,3 +77,35 @@ def test_figures_are_prometheus_text(program):
 def test_an_address_that_cannot_be_is_named(value):
     with pytest.raises(BadSetting, match="must be host:port"):
         ClusterSettings.from_environ({"CASCADE_OBSERVE": value})
+
+
+def test_a_broker_that_asks_who_comes_is_told_and_no_password_is_shown(tmp_path):
+    said = {
+        "CASCADE_KAFKA": "a:9093,b:9093",
+        "CASCADE_KAFKA_PROTOCOL": "SASL_SSL",
+        "CASCADE_KAFKA_MECHANISM": "SCRAM-SHA-512",
+    }
+    secret = {"CASCADE_KAFKA_USERNAME": "cascade", "CASCADE_KAFKA_PASSWORD": "not-for-logs"}
+    broker = ClusterSettings.from_environ(said | secret).broker
+    options = broker.client()
+    assert options["bootstrap_servers"] == "a:9093,b:9093"
+    assert (options["security_protocol"], options["sasl_mechanism"]) == ("SASL_SSL", "SCRAM-SHA-512")
+    assert (options["sasl_plain_username"], options["sasl_plain_password"]) == ("cascade", "not-for-logs")
+    assert options["ssl_context"].check_hostname
+    assert "not-for-logs" not in repr(broker)
+    assert set(ClusterSettings.from_environ({}).broker.client()) == {"bootstrap_servers", "security_protocol"}
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"CASCADE_KAFKA": "host"}, "must be host:port"),
+        ({"CASCADE_KAFKA_PROTOCOL": "TLS"}, "must be one of PLAINTEXT, SSL"),
+        ({"CASCADE_KAFKA_MECHANISM": "GSSAPI"}, "must be one of PLAIN, SCRAM"),
+        ({"CASCADE_KAFKA_PROTOCOL": "SASL_SSL"}, "needs CASCADE_KAFKA_USERNAME and CASCADE_KAFKA_PASSWORD"),
+        ({"CASCADE_KAFKA_PROTOCOL": "SSL", "CASCADE_KAFKA_CA_FILE": "nowhere.pem"}, "cannot be used"),
+    ],
+)
+def test_a_setting_of_the_broker_that_cannot_be_is_named(said, sentence):
+    with pytest.raises(BadSetting, match=sentence):
+        ClusterSettings.from_environ(said)
