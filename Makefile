@@ -5,6 +5,7 @@
 # make test-cluster  the cluster's tests alone, on a real Kafka broker
 # make test-vllm  the profiler in a real vLLM engine, on the CPU (an environment of its own, .venv-vllm)
 # make e2e    the page's tests alone, in a real Chromium
+# make screenshots  pictures of every screen in both themes, docs/screenshots, of the bundled sample's run
 # make check  formatting, lint, types of Python and TypeScript
 # make bench  speed, as ratios within one run
 # make accuracy  the error map, docs/accuracy.md, from measured tables (in ../shared or CASCADE_SHARED)
@@ -14,7 +15,7 @@ SERVE ?= 1
 BIN := .venv/bin
 STARTED := $(shell date +%s)
 
-.PHONY: run setup web test test-long cluster chaos test-cluster test-vllm check bench schemas accuracy clean
+.PHONY: run setup web test test-long cluster chaos test-cluster test-vllm check bench screenshots schemas accuracy clean
 
 setup:
 	@$(PYTHON) infra/setup.py run
@@ -65,6 +66,10 @@ check:
 bench: setup
 	@$(PYTHON) infra/setup.py run test sass cluster
 	@$(BIN)/python -m tests.bench
+
+screenshots: setup
+	@$(PYTHON) infra/setup.py run test web
+	@CASCADE_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest -q tests/e2e/test_screens.py -k serious
 
 accuracy:
 	@$(PYTHON) infra/setup.py run test

@@ -139,6 +139,8 @@ export interface TraceDetails {
   readonly tasks: number | null
   readonly launches: number | null
   readonly launchless_kernels: number | null
+  /** Kernel tasks that come with their instructions. */
+  readonly sass_tasks: number | null
   readonly steps: readonly {
     readonly step: number
     readonly phase: string

@@ -4,6 +4,7 @@ import { useMemo, useState } from 'react'
 import { api, type ApiGpu } from '../../lib/api'
 import { bytes, counted, rate } from '../../lib/format'
 import { CLASS_WORD, classOf, letter, shortName, type GpuClass } from '../../lib/gpus'
+import { screens } from '../../lib/screens'
 import { provenanceOf } from '../../lib/words'
 import { DEFAULT_GPUS } from '../home/Example'
 import { Problem } from '../Problem'
@@ -35,6 +36,7 @@ export function NewRunPage() {
   const usable = (traces.data ?? []).filter((trace) => trace.status === 'complete' || trace.status === 'importing')
   const [traceChoice, setTraceChoice] = useState(search.trace)
   const traceId = traceChoice ?? usable[0]?.trace_id
+  const details = useQuery({ queryKey: ['trace', traceId, 'details'], queryFn: () => screens.trace(traceId ?? ''), enabled: traceId !== undefined })
   const asked = search.gpu ?? DEFAULT_GPUS
   // Stock GPUs by their boxes, everything else as text: one order, that of the letters.
   const [chosen, setChosen] = useState<readonly string[]>(asked.filter((text) => !text.includes(':')))
@@ -117,7 +119,7 @@ export function NewRunPage() {
           <section className={`panel ${styles.panel}`}>
             <fieldset className={styles.simulators}>
               <legend>Simulator</legend>
-              {simulatorChoices(about.data?.simulators ?? ['analytic']).map(({ name, why }) => (
+              {simulatorChoices(about.data?.simulators ?? ['analytic'], details.data?.sass_tasks ?? null).map(({ name, why }) => (
                 <label key={name} className={why === '' ? undefined : styles.impossible}>
                   <input type="radio" name="simulator" value={name} checked={simulator === name} disabled={why !== ''} onChange={() => setSimulator(name)} />
                   <span>

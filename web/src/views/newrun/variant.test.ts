@@ -14,8 +14,11 @@ describe('configs as text', () => {
     expect(commandLine('abc', ['l4'], 'roofline')).toMatch(/--simulator roofline$/)
   })
   it('have a simulator, or the reason why not', () => {
-    const choices = simulatorChoices(['analytic', 'roofline'])
+    const choices = simulatorChoices(['analytic', 'roofline'], 0)
     expect(choices.filter(({ why }) => why === '').map(({ name }) => name)).toEqual(['analytic', 'roofline'])
     expect(choices.find(({ name }) => name === 'sass')?.why).toMatch(/instructions/)
+    const sass = (tasks: number | null) => simulatorChoices(['analytic', 'sass'], tasks).find(({ name }) => name === 'sass')?.why
+    expect(sass(0)).toMatch(/no SASS in this trace/)
+    expect([sass(3), sass(null)]).toEqual(['', ''])
   })
 })

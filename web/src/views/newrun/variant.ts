@@ -46,7 +46,10 @@ const NOT_HERE: Readonly<Record<string, string>> = {
   accelsim: 'needs an Accel-Sim of yours: this server has none',
 }
 
-/** Every simulator there is, with the reason where it is not possible here. */
-export function simulatorChoices(installed: readonly string[]): readonly { readonly name: string; readonly why: string }[] {
-  return [...new Set([...installed, ...Object.keys(NOT_HERE)])].map((name) => ({ name, why: installed.includes(name) ? '' : (NOT_HERE[name] ?? 'not installed') }))
+/** Every simulator there is, with the reason where it is not possible here. sassTasks: of the trace; null: not known. */
+export function simulatorChoices(installed: readonly string[], sassTasks: number | null): readonly { readonly name: string; readonly why: string }[] {
+  return [...new Set([...installed, ...Object.keys(NOT_HERE)])].map((name) => {
+    if (!installed.includes(name)) return { name, why: NOT_HERE[name] ?? 'not installed' }
+    return { name, why: name === 'sass' && sassTasks === 0 ? 'no SASS in this trace: import it together with a folder of Accel-Sim’s traces' : '' }
+  })
 }
