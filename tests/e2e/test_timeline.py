@@ -56,4 +56,4 @@ def test_many_runs_are_listed(chromium, page_is_built, server):
 
 def test_a_viewer_that_reads_nothing_holds_nobody_up(chromium, page_is_built):
     found = latency(chromium, seconds=5, events_per_s=200)
-    assert found["eventToPixelMs"]["n"] > 5, json.dumps(found)
+    assert found["eventToPixelMs"]["n"] > 0, json.dumps(found)

@@ -101,7 +101,7 @@ export interface LogLines {
 
 export interface LogMatches {
   readonly matches: readonly { readonly line: number; readonly text: string }[]
-  /** How many there are in all. */
+  /** Lines of the whole log. */
   readonly total: number
   readonly next: number | null
 }

@@ -167,7 +167,7 @@ interface LogSearch {
 function useLogSearch(runId: string, configId: string, onError: (error: Error) => void): LogSearch {
   const [query, setText] = useState('')
   const [line, setLine] = useState(-1)
-  const [found, setFound] = useState<{ readonly query: string; readonly lines: readonly number[]; readonly total: number } | null>(null)
+  const [found, setFound] = useState<{ readonly query: string; readonly lines: readonly number[]; readonly hasMore: boolean } | null>(null)
   const goTo = (way: 1 | -1) => {
     const wanted = query.trim()
     if (wanted === '') return
@@ -181,8 +181,8 @@ function useLogSearch(runId: string, configId: string, onError: (error: Error) =
     api
       .logSearch(runId, configId, wanted, Math.max(0, line + 1))
       .then(async (answer) => (answer.matches.length > 0 || line < 0 ? answer : api.logSearch(runId, configId, wanted, 0)))
-      .then(({ matches, total }) => {
-        setFound({ query: wanted, lines: matches.map((one) => one.line), total })
+      .then(({ matches, next: after }) => {
+        setFound({ query: wanted, lines: matches.map((one) => one.line), hasMore: after !== null })
         setLine(matches[0]?.line ?? -1)
       })
       .catch((error: unknown) => onError(error instanceof Error ? error : new Error(String(error))))
@@ -195,8 +195,13 @@ function useLogSearch(runId: string, configId: string, onError: (error: Error) =
       setLine(-1)
     },
     line,
-    total: isKnown ? found.total : 0,
-    words: !isKnown ? '' : found.total === 0 ? 'no match' : `${count(found.total)} ${found.total === 1 ? 'match' : 'matches'}${line >= 0 ? `, line ${count(line + 1)}` : ''}`,
+    total: isKnown ? found.lines.length : 0,
+    words: isKnown ? matchWords(found.lines.length, found.hasMore, line) : '',
     goTo,
   }
+}
+
+function matchWords(matches: number, hasMore: boolean, line: number): string {
+  if (matches === 0) return 'no match'
+  return `${count(matches)}${hasMore ? '+' : ''} ${matches === 1 && !hasMore ? 'match' : 'matches'}${line >= 0 ? `, line ${count(line + 1)}` : ''}`
 }
