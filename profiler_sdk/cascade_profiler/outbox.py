@@ -24,6 +24,8 @@ HEARTBEAT_S = 5.0
 _RETRY_FIRST_S, _RETRY_LIMIT_S = 0.25, 5.0
 _ITEMS_PER_SEND = 64
 _SEND_BYTES = 4 << 20  # about what is encoded at once
+_LINGER_S = 0.1  # waking for every step would cost the job a switch of threads in each
+_WAKE_BYTES = 256 << 10
 
 
 class Item(NamedTuple):
@@ -84,7 +86,8 @@ class Outbox:
                 return False
             self._items.append(item)
             self._waiting_bytes += item.size_bytes
-            self._changed.notify_all()
+            if self._waiting_bytes >= _WAKE_BYTES:
+                self._changed.notify_all()
             return True
 
     def close(self, timeout_s: float) -> Delivery:
@@ -117,16 +120,10 @@ class Outbox:
     def _taken(self) -> list[Item] | None:
         """What to send next, a heartbeat when one is due; None once closed and empty."""
         with self._changed:
-            while not self._items:
-                if self._is_closing:
-                    return None
-                left_s = self._beat_at_s - time.monotonic()
-                if left_s <= 0:
-                    break
-                # Looks again soon while away: the spool waits for the destination, not for the next item.
-                self._changed.wait(min(left_s, self._retry_s or left_s))
-                if not self._items and self._retry_s and not self._is_closing:
-                    break
+            if not self._is_closing and self._waiting_bytes < _WAKE_BYTES:
+                self._changed.wait(_LINGER_S)
+            if self._is_closing and not self._items:
+                return None
             taken: list[Item] = []
             held_bytes = 0
             while self._items and len(taken) < _ITEMS_PER_SEND and held_bytes < _SEND_BYTES:
