@@ -188,12 +188,27 @@ def _tasks(store: Store, trace_id: str) -> list[Report]:
             "signature": row["signature_id"],
             "name": row["name"],
             "op": row["op"],
+            "shape": _shape(row["task"]),
             "family": family,
             "launch_count": counts.get(row["task_id"], 0),
             "measured_ns": _measured(measured.get(row["task_id"], ()), family),
         }
         for index, (row, family) in enumerate(zip(rows, families, strict=True))
     ]
+
+
+@lru_cache(maxsize=65_536)
+def _shape(task_json: str) -> str:
+    """What tells tasks of one name apart, in short: operands' shapes, else lengths, tokens or bytes."""
+    task = KernelTask.model_validate_json(task_json, extra="ignore")
+    if task.kv_lengths:
+        return f"{len(task.kv_lengths)} req, {sum(task.q_lengths)} new, {sum(task.kv_lengths)} kv"
+    shapes = [" × ".join(map(str, operand.shape)) for operand in task.operands if operand.shape]
+    if shapes:
+        return " · ".join(shapes[:2])
+    if task.moved_bytes is not None:
+        return f"{task.moved_bytes} B"
+    return f"{task.tokens} tokens" if task.tokens else ""
 
 
 @lru_cache(maxsize=65_536)

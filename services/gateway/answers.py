@@ -284,6 +284,7 @@ class LaidOutTask(BaseModel):
     signature: str
     name: str
     op: str
+    shape: str
     family: str
     launch_count: int
     measured_ns: int | None

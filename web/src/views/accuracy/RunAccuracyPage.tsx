@@ -138,7 +138,7 @@ function columnsOf(run: Run): readonly Column<Config>[] {
     share('mean', 'Mean', 'Mean of the same', ({ accuracy }) => accuracy?.mean ?? null),
     share('weighted', 'Weighted', 'Sum of differences ÷ sum of measured times', ({ accuracy }) => accuracy?.weighted ?? null),
     share('total', 'Total', 'Signed error of the sum', ({ accuracy }) => accuracy?.total ?? null, true),
-    share('roofline', 'Roofline mean', 'The datasheet baseline on the same kernels', ({ accuracy }) => accuracy?.roofline ?? null),
+    share('roofline', 'Roofline', 'Mean error of the datasheet baseline on the same kernels', ({ accuracy }) => accuracy?.roofline ?? null),
     share('coverage', 'Coverage', 'Share of measured source time that was simulated rather than extrapolated', ({ accuracy }) => accuracy?.coverage ?? null),
     {
       id: 'reason',

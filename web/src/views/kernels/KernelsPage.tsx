@@ -39,7 +39,7 @@ export function KernelsPage() {
   const all = useMemo(() => (by === 'family' ? familyRows(tasks) : tasks), [tasks, by])
   const wanted = (search.q ?? '').toLowerCase()
   const rows = useMemo(
-    () => (wanted === '' ? all : all.filter((row) => `${row.name} ${row.op} ${familyShown(row.family).word}`.toLowerCase().includes(wanted))),
+    () => (wanted === '' ? all : all.filter((row) => `${row.name} ${row.op} ${row.shape} ${familyShown(row.family).word}`.toLowerCase().includes(wanted))),
     [all, wanted],
   )
   const share = useMemo(() => shares(all, base), [all, base])
@@ -151,9 +151,10 @@ function columnsOf(
       isSticky: true,
       sortBy: (row) => row.name,
       cell: (row) => (
-        <span className={styles.kernel} title={row.name}>
+        <span className={styles.kernel} title={`${row.name} ${row.shape}`}>
           <span className={styles.dot} style={{ background: `var(--${familyShown(row.family).token})` }} aria-hidden="true" />
           <span className={row.taskId === null ? undefined : 'mono'}>{row.taskId === null ? familyShown(row.family).word : shortKernel(row.name)}</span>
+          {row.shape !== '' && <span className={styles.shape}>{row.shape}</span>}
         </span>
       ),
     },
@@ -417,7 +418,8 @@ function KernelDetails(props: {
       <code>{row.name}</code>
       <p>
         {familyShown(row.family).word}
-        {row.op !== '' && ` · ${row.op}`} · {counted(row.launchCount, 'launch', 'launches')}
+        {row.op !== '' && ` · ${row.op}`}
+        {row.shape !== '' && ` · ${row.shape}`} · {counted(row.launchCount, 'launch', 'launches')}
         {row.flop > 0 && ` · ${rate(row.flop, 'FLOP').replace('/s', '')}`}
         {row.movedBytes > 0 && ` · ${rate(row.movedBytes, 'B').replace('/s', '')}`}
         {!Number.isNaN(row.measured) && ` · measured ${timeWithUnit(ms(row.measured / 1e6))}`}

@@ -5,6 +5,8 @@ export interface KernelRow {
   readonly key: string
   readonly name: string
   readonly op: string
+  /** What tells kernels of one name apart. */
+  readonly shape: string
   readonly family: string
   readonly taskId: string | null
   readonly launchCount: number
@@ -33,6 +35,7 @@ export interface LaidOutTask {
   readonly task_id: string
   readonly name: string
   readonly op: string
+  readonly shape?: string
   readonly family: string
   readonly launch_count: number
   readonly measured_ns: number | null
@@ -88,6 +91,7 @@ export function taskRows(
       taskId: task.task_id,
       name: task.name,
       op: task.op,
+      shape: task.shape ?? '',
       family: task.family,
       launchCount: task.launch_count,
       measured: task.measured_ns ?? Number.NaN,
@@ -132,6 +136,7 @@ export function familyRows(rows: readonly KernelRow[]): readonly KernelRow[] {
       taskId: null,
       name: family,
       op: '',
+      shape: '',
       family,
       launchCount,
       measured: sum((row) => row.measured * row.launchCount) / launchCount || Number.NaN,

@@ -123,7 +123,10 @@ const COUNTS: readonly (readonly [keyof TraceDetails, string])[] = [
 
 /** What the import counted, what it could not read, and what to do about it. */
 function Quality({ trace }: { readonly trace: TraceDetails }) {
-  const notes = Object.entries(trace.quality ?? {})
+  const all: readonly (readonly [string, unknown])[] = Object.entries(trace.quality ?? {})
+  const isNothing = (value: unknown) => value === 0 || value === false || (Array.isArray(value) && value.length === 0)
+  const notes = all.filter(([, value]) => !isNothing(value))
+  const absent = all.filter(([, value]) => isNothing(value)).map(([name]) => name.replaceAll('_', ' ').replace(/ count$/, ''))
   return (
     <div className={styles.quality}>
       <ul className={styles.counts}>
@@ -138,7 +141,7 @@ function Quality({ trace }: { readonly trace: TraceDetails }) {
           <span>engine steps</span>
         </li>
       </ul>
-      {notes.length === 0 ? (
+      {all.length === 0 ? (
         <Empty>{trace.status === 'importing' ? 'The report comes when the import has ended.' : 'The import has nothing more to report.'}</Empty>
       ) : (
         <dl className={`panel ${styles.notes}`}>
@@ -150,6 +153,12 @@ function Quality({ trace }: { readonly trace: TraceDetails }) {
               </dd>
             </div>
           ))}
+          {absent.length > 0 && (
+            <div>
+              <dt>none of</dt>
+              <dd className={styles.absent}>{absent.join(', ')}</dd>
+            </div>
+          )}
         </dl>
       )}
     </div>
