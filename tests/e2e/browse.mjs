@@ -341,7 +341,7 @@ const scenarios = {
       await page.getByTestId('refused').waitFor()
       refused[statement] = { said: await page.getByTestId('refused').innerText(), marked: await page.getByTestId('refused').locator('mark').allInnerTexts() }
       await ask('select 1 as one')
-      await page.getByTestId('refused').waitFor({ state: 'detached' })
+      await page.getByText('1 row in').waitFor()
     }
     await ask('select label, count(*) as n from kernels where is_requested group by label order by label')
     await page.getByText('8 rows in').waitFor()
