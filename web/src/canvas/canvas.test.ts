@@ -129,10 +129,10 @@ describe('pyramid', () => {
     }
   })
 
-  it('is read as coarsely as two buckets a pixel allow', () => {
+  it('is read as coarsely as a bucket a pixel allows', () => {
     expect(levelFor(lane.levels, 1)).toBeNull()
-    expect(levelFor(lane.levels, 31)).toBeNull()
-    expect(levelFor(lane.levels, 32)?.size).toBe(16)
+    expect(levelFor(lane.levels, 15)).toBeNull()
+    expect(levelFor(lane.levels, 16)?.size).toBe(16)
     expect(levelFor(lane.levels, 700)?.size).toBe(256)
   })
 

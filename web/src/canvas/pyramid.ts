@@ -136,9 +136,9 @@ function largest(sums: Float64Array, offset: number, kinds: number): number {
   return best
 }
 
-/** The coarsest level that still has two buckets a pixel; null: draw the launches themselves. */
+/** The coarsest level that still has a bucket a pixel, so that one is walked at most four times; null: the launches themselves. */
 export function levelFor(levels: readonly Level[], launchesPerPixel: number): Level | null {
-  return levels.findLast(({ size }) => size * 2 <= launchesPerPixel) ?? null
+  return levels.findLast(({ size }) => size <= launchesPerPixel) ?? null
 }
 
 /** Share of launches that match, per bucket and level; shared by all configs, whose positions are the same. */

@@ -4,6 +4,7 @@ export const ROW_PX = 20
 const PAGE = 500
 /** Of pages kept; at a hundred bytes a line about two megabytes. */
 const PAGES_MAX = 40
+const ASKED_MAX = 3
 
 export interface LogPage {
   readonly first: number
@@ -137,7 +138,8 @@ export class LogView {
   }
 
   async #load(page: number): Promise<void> {
-    if (this.#asked.has(page)) return
+    // While one scrolls past thousands of pages only those where one is now are worth asking for.
+    if (this.#asked.has(page) || this.#asked.size >= ASKED_MAX) return
     this.#asked.add(page)
     try {
       const { lines, total } = await this.options.ask(page * PAGE, PAGE)
@@ -156,6 +158,7 @@ export class LogView {
       if (!this.#stop.signal.aborted) this.options.onFailed(error instanceof Error ? error : new Error(String(error)))
     } finally {
       this.#asked.delete(page)
+      if (!this.#stop.signal.aborted) this.#drawSoon()
     }
   }
 }
