@@ -39,7 +39,7 @@ def sample(server):
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_no_screen_has_a_serious_fault(browser, server, sample, theme):
     found = browser.finish(
-        browser.start("gallery", server, theme=theme, viewport={"width": 1280, "height": 800}, **sample), timeout_s=400
+        browser.start("gallery", server, theme=theme, viewport={"width": 1200, "height": 760}, **sample), timeout_s=400
     )
     assert len(found) >= 17
     serious = {
