@@ -178,7 +178,9 @@ class _Opened:
 
 
 def open_embedded(settings: Settings) -> Embedded:
-    return Embedded(settings, simulators(settings.thread_count, settings.home), now_ms=wall_clock_ms)
+    return Embedded(
+        settings, simulators(settings.thread_count, settings.home, settings.artifacts_uri), now_ms=wall_clock_ms
+    )
 
 
 # --- import -----------------------------------------------------------------------------------------------------
@@ -485,7 +487,7 @@ def _open_replica(settings: Settings, bootstrap: str) -> Embedded:
     except ImportError as error:
         raise BadInput(f"--kafka needs {error.name}; install it with: python3 infra/setup.py run cluster") from error
     cluster = ClusterSettings.from_environ({**os.environ, "CASCADE_KAFKA": bootstrap})
-    known = simulators(settings.thread_count, settings.home)
+    known = simulators(settings.thread_count, settings.home, settings.artifacts_uri)
     try:
         return Replica(
             settings,

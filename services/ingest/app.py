@@ -18,7 +18,7 @@ from cascade_schemas.events import AnyEvent, ArtifactRef, RunCompleted, RunFaile
 from services.ingest.live import RECORDED_TYPES, SILENCE_LIMIT_MS, LiveIngest
 from services.ingest.plan import Planner
 from services.ingest.reactor import Ingest
-from services.runtime.artifacts import ArtifactStore
+from services.runtime.artifacts import open_artifacts
 from services.runtime.cluster import ClusterSettings, leave_in_order, observed, prepare, say
 from services.runtime.kafka import KafkaService, Publisher, event_of, read_to_end, tail
 from services.runtime.reactor import Reactor
@@ -29,7 +29,7 @@ PLANNED = ("KernelTaskTraced", "RunRequested", "RunCancelled")
 async def main(settings: ClusterSettings) -> None:
     figures = observed("ingest", settings)
     await prepare(settings.broker)
-    artifacts = ArtifactStore(settings.settings.home / "artifacts")
+    artifacts = open_artifacts(settings.settings.home / "artifacts", settings.settings.artifacts_uri)
 
     @contextlib.contextmanager
     def named(refs: Sequence[ArtifactRef]) -> Iterator[list[Path]]:

@@ -97,3 +97,12 @@ class ArtifactStore:
         if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
             raise UnknownArtifact(f"{digest!r} is not a SHA-256 digest")
         return (folder or self.folder) / digest[:2] / digest[2:]
+
+
+def open_artifacts(folder: Path, uri: str) -> ArtifactStore:
+    """The store that the settings name: a bucket behind the folder, or the folder alone where `uri` is empty."""
+    if not uri:
+        return ArtifactStore(folder)
+    from services.runtime.remote_artifacts import RemoteArtifactStore  # noqa: PLC0415 - file systems load slowly
+
+    return RemoteArtifactStore(folder, uri)

@@ -28,7 +28,7 @@ from services.ingest import admission
 from services.ingest.live import RECORDED_TYPES, SILENCE_LIMIT_MS, LiveIngest
 from services.ingest.plan import TASKS_PER_BATCH, Planner
 from services.ingest.reactor import Ingest
-from services.runtime.artifacts import ArtifactStore
+from services.runtime.artifacts import open_artifacts
 from services.runtime.curves import Axis
 from services.runtime.deadletters import dead_letter_of
 from services.runtime.eventlog import EventLog, StoredRecord
@@ -202,7 +202,7 @@ class Embedded:
         self.now_ms = now_ms
         self.listeners: list[Callable[[Sequence[AnyEvent]], None]] = []
         self.log = open_log(settings.home / "events.sqlite")
-        self.artifacts = ArtifactStore(artifacts or settings.home / "artifacts")
+        self.artifacts = open_artifacts(artifacts or settings.home / "artifacts", settings.artifacts_uri)
         self.store = open_store(settings.home / "cascade.duckdb")
         self._what_if = WhatIf(self.store, simulators)
         self._stop = threading.Event()

@@ -21,6 +21,7 @@ class Settings:
     upload_bytes_limit: int
     token: str = ""  # of the server; "": a new one is made
     accelsim: Path | None = None  # the user's own accel-sim.out
+    artifacts_uri: str = ""  # of a bucket that all machines share; "": the home's folder alone
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Settings:
@@ -30,6 +31,7 @@ class Settings:
             thread_count=_count(environ, "CASCADE_THREADS", 2),
             upload_bytes_limit=_count(environ, "CASCADE_UPLOAD_MIB", 4096) << 20,
             token=_token(environ),
+            artifacts_uri=_bucket(environ),
             accelsim=Path(environ["CASCADE_ACCELSIM"]).expanduser() if environ.get("CASCADE_ACCELSIM") else None,
         )
 
@@ -41,6 +43,13 @@ def _count(environ: Mapping[str, str], name: str, default: int) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
         raise BadSetting(f"{name}={text!r}: must be a whole number from 1 to 1000000")
     return int(text)
+
+
+def _bucket(environ: Mapping[str, str]) -> str:
+    uri = environ.get("CASCADE_ARTIFACTS", "")
+    if uri and not re.match(r"(s3|gs)://[\w.-]+", uri):
+        raise BadSetting(f"CASCADE_ARTIFACTS={uri!r}: must be s3://bucket/prefix or gs://bucket/prefix")
+    return uri
 
 
 def _token(environ: Mapping[str, str]) -> str:

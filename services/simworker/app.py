@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from services.runtime.artifacts import ArtifactStore
+from services.runtime.artifacts import open_artifacts
 from services.runtime.cluster import ClusterSettings, leave_in_order, observed, prepare, say
 from services.runtime.kafka import RECORDS_PER_READ, Broker, KafkaService, tail
 from services.simworker.reactor import Simworker
@@ -21,8 +21,8 @@ FAST = ("analytic", "roofline")  # simulate what waits in one call
 async def main(settings: ClusterSettings) -> None:
     figures = observed("simworker", settings)
     await prepare(settings.broker)
-    known = simulators(settings.settings.thread_count, settings.settings.home)
-    cache = ArtifactStore(settings.settings.home / "artifacts")
+    known = simulators(settings.settings.thread_count, settings.settings.home, settings.settings.artifacts_uri)
+    cache = open_artifacts(settings.settings.home / "artifacts", settings.settings.artifacts_uri)
 
     def member(name: str, simulators_of: dict[str, KernelSimulator], topics: list[str], per_read: int) -> KafkaService:
         worker = Simworker(

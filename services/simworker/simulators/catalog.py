@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from services.runtime.artifacts import ArtifactStore
+from services.runtime.artifacts import open_artifacts
 from services.simworker.simulators.analytic.simulator import AnalyticSimulator
 from services.simworker.simulators.base import KernelSimulator
 from services.simworker.simulators.roofline import RooflineSimulator
 from services.simworker.simulators.sass.run import SassSimulator
 
 
-def simulators(thread_count: int, home: Path | None = None) -> dict[str, KernelSimulator]:
+def simulators(thread_count: int, home: Path | None = None, artifacts_uri: str = "") -> dict[str, KernelSimulator]:
     """All simulators of this installation; each may use so many threads.
 
     `home` is where artifacts are: without it there are no SASS traces to simulate, and without numba no `sass`.
@@ -20,7 +20,10 @@ def simulators(thread_count: int, home: Path | None = None) -> dict[str, KernelS
     found: dict[str, KernelSimulator] = {"analytic": AnalyticSimulator(thread_count), "roofline": RooflineSimulator()}
     if home is not None and importlib.util.find_spec("numba") is not None:
         found["sass"] = SassSimulator(
-            ArtifactStore(home / "artifacts").path, thread_count, lambda: _compile(home / "numba"), home / "sass"
+            open_artifacts(home / "artifacts", artifacts_uri).path,
+            thread_count,
+            lambda: _compile(home / "numba"),
+            home / "sass",
         )
     return found
 
