@@ -25,6 +25,7 @@ os.environ.update(
     VLLM_NO_USAGE_STATS="1",
     DO_NOT_TRACK="1",
     HF_HUB_OFFLINE="1",
+    OMP_NUM_THREADS="1",  # threads that wait for each other measure the machine's other work
 )
 
 CONFIG = {

@@ -14,8 +14,9 @@ import sys
 import time
 from pathlib import Path
 
+from tests.vllm.conftest import build, generate
+
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-os.environ["OMP_NUM_THREADS"] = "1"  # threads that wait for each other measure the machine's other work
 
 BLOCK_STEPS = 20
 BLOCKS = 50
@@ -26,8 +27,6 @@ def main(model: Path) -> None:
     import cascade_profiler
     from cascade_profiler import vllm as hook
     from vllm import SamplingParams
-
-    from tests.vllm.conftest import build, generate
 
     llm = build(model)
     engine = llm.llm_engine

@@ -25,10 +25,11 @@ def test_vllm_bench_latency_is_traced_with_a_baseline_of_its_own(model, tmp_path
     steps = [event for event in events if isinstance(event, StepRecorded)]
     (profile,) = [event for event in events if isinstance(event, HostProfileRecorded)]
     ran = [step for step in steps if step.request_ids]
-    assert len(ran) == 3 * 9  # a warm-up and two iterations
+    token_count = 3 * 3 * (100 + 8)  # a warm-up and two iterations of three requests; the last token is not computed
+    assert sum(sum(step.q_lengths) for step in ran) == token_count
     assert end.step_count == len(steps)
     assert all(step.op_count for step in ran)
-    assert len(profile.step_host_ns) == len(ran)
+    assert sum(profile.step_context_tokens) + sum(profile.step_generation_tokens) == token_count
     assert sum(time > 0 for time in profile.ttft_ns) == 9
 
 
