@@ -62,7 +62,7 @@ def test_statements_that_may_not_run_are_refused_with_rule_and_place(browser, se
     path = tmp_path / "rows.csv"
     path.write_text(found["csv"])
     assert "recorded-on-cpu" in found["csv"]
-    assert duckdb.sql(f"select one from '{path}'").fetchall() == [(1,)]
+    assert duckdb.sql(f"select one, two from '{path}'").fetchall() == [(1, 2)]
 
 
 def test_a_turned_knob_re_predicts_and_is_kept_as_a_run(browser, server, sample):

@@ -2,9 +2,8 @@ import { autocompletion, closeBrackets } from '@codemirror/autocomplete'
 import { defaultKeymap, history, historyKeymap, indentWithTab } from '@codemirror/commands'
 import { PostgreSQL, sql, type SQLNamespace } from '@codemirror/lang-sql'
 import { HighlightStyle, syntaxHighlighting } from '@codemirror/language'
-import { setDiagnostics } from '@codemirror/lint'
-import { EditorState, Prec } from '@codemirror/state'
-import { EditorView, highlightActiveLine, keymap, lineNumbers, placeholder } from '@codemirror/view'
+import { EditorState, Prec, StateEffect, StateField } from '@codemirror/state'
+import { Decoration, EditorView, highlightActiveLine, keymap, lineNumbers, placeholder, type DecorationSet } from '@codemirror/view'
 import { tags } from '@lezer/highlight'
 import { useEffect, useRef } from 'react'
 import type { SqlSchema } from '../../lib/screens'
@@ -12,8 +11,8 @@ import type { SqlSchema } from '../../lib/screens'
 interface Props {
   readonly text: string
   readonly schema: SqlSchema | undefined
-  /** Where a refusal points, and what it says. */
-  readonly problem: { readonly position: number; readonly said: string } | null
+  /** Where a refusal points. */
+  readonly problem: { readonly position: number } | null
   readonly onText: (text: string) => void
   readonly onRun: () => void
 }
@@ -32,8 +31,7 @@ const theme = EditorView.theme({
   '.cm-completionDetail': { color: 'var(--text3)', fontStyle: 'normal', marginLeft: '12px' },
   '.cm-tooltip-autocomplete ul li[aria-selected] .cm-completionDetail': { color: 'var(--on-accent)' },
   '.cm-completionInfo': { maxWidth: '320px', fontFamily: 'var(--sans)', fontSize: '12px', lineHeight: '16px', padding: '6px 8px' },
-  '.cm-lintRange-error': { backgroundImage: 'none', textDecoration: 'underline wavy var(--bad)' },
-  '.cm-diagnostic': { borderLeft: '3px solid var(--bad)', fontFamily: 'var(--sans)', fontSize: '12px' },
+  '.cm-refused': { textDecoration: 'underline wavy var(--bad)' },
   '.cm-placeholder': { color: 'var(--text3)' },
 })
 
@@ -43,6 +41,20 @@ const colors = HighlightStyle.define([
   { tag: [tags.number, tags.bool, tags.null], color: 'var(--warn)' },
   { tag: tags.comment, color: 'var(--text3)' },
 ])
+
+const refuse = StateEffect.define<{ readonly from: number; readonly to: number } | null>()
+
+/** What a refusal points at, until the text is changed. */
+const refused = StateField.define<DecorationSet>({
+  create: () => Decoration.none,
+  update: (marks, change) => {
+    for (const effect of change.effects) {
+      if (effect.is(refuse)) return effect.value === null ? Decoration.none : Decoration.set([Decoration.mark({ class: 'cm-refused' }).range(effect.value.from, effect.value.to)])
+    }
+    return change.docChanged ? Decoration.none : marks
+  },
+  provide: (field) => EditorView.decorations.from(field),
+})
 
 /** The page's policy takes no style that is written into it: in a shadow root the editor adopts its own instead. */
 export function Editor({ text, schema, problem, onText, onRun }: Props) {
@@ -84,6 +96,7 @@ export function Editor({ text, schema, problem, onText, onRun }: Props) {
           keymap.of([...defaultKeymap, ...historyKeymap, indentWithTab]),
           sql({ dialect: PostgreSQL, schema: namespaceOf(schema), upperCaseKeywords: false }),
           syntaxHighlighting(colors),
+          refused,
           EditorView.lineWrapping,
           EditorView.contentAttributes.of({ 'aria-label': 'SQL statement', spellcheck: 'false' }),
           placeholder('select …'),
@@ -112,8 +125,8 @@ export function Editor({ text, schema, problem, onText, onRun }: Props) {
     const length = editor.state.doc.length
     const from = Math.min(problem?.position ?? 0, length)
     const word = /^\S+/.exec(editor.state.sliceDoc(from, length))?.[0].length ?? 0
-    const found = problem === null ? [] : [{ from, to: Math.min(length, from + Math.max(1, word)), severity: 'error' as const, message: problem.said }]
-    editor.dispatch(setDiagnostics(editor.state, found))
+    const to = Math.min(length, from + Math.max(1, word))
+    editor.dispatch({ effects: refuse.of(problem === null || to <= from ? null : { from, to }) })
   }, [problem, schema])
   return <div ref={host} data-testid="editor" style={{ height: '100%' }} onKeyDown={keepKeys} />
 }

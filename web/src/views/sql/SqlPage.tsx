@@ -39,7 +39,7 @@ export function SqlPage() {
   }
   const refusal = asked.error instanceof SqlRefusal && asked.variables === text ? asked.error : null
   const problem = useMemo(
-    () => (refusal?.position == null ? null : { position: refusal.position, said: refusal.message }),
+    () => (refusal?.position == null ? null : { position: refusal.position }),
     [refusal],
   )
   const view = search.view ?? 'grid'
