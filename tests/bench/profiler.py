@@ -72,8 +72,9 @@ def _create_topics(address: str) -> None:
     import asyncio
 
     from services.runtime.cluster import prepare
+    from services.runtime.kafka import Broker
 
-    asyncio.run(prepare(address))
+    asyncio.run(prepare(Broker(address)))
 
 
 class _Away:
