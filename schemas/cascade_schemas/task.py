@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cached_property
+from operator import not_
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -66,7 +67,7 @@ class KernelTask(Value):
     tokens_per_expert: Lengths = ()  # mixture of experts, where the trace tells; balanced otherwise
     ranks: int = 1  # of a collective, or the tensor-parallel group the launch belongs to
     moved_bytes: int | None = None  # copies: bytes read plus bytes written
-    sass: Annotated[str, Field(exclude_if=lambda digest: not digest)] = ""
+    sass: Annotated[str, Field(exclude_if=not_)] = ""
     """SHA-256 of the artifact that holds the SASS trace of such a launch; "" where none was recorded, and then not part
     of the task's identity."""
     attributes: Annotated[dict[str, int], Field(default_factory=dict)]
