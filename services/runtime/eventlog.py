@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,14 +99,15 @@ class EventLog:
 
         timestamp_ms: of all, or one for each.
         """
-        times = [timestamp_ms] * len(records) if isinstance(timestamp_ms, int) else timestamp_ms
+        is_one = isinstance(timestamp_ms, int)
+        times: Iterable[int] = repeat(timestamp_ms) if isinstance(timestamp_ms, int) else timestamp_ms
         with self._lock:
             is_durable = any(r.headers["type"] in DURABLE_TYPES for r in records)
             # A transaction's synchronous level is read at its start, so it is set outside.
             self._db.execute(f"pragma synchronous={'full' if is_durable else 'normal'}")
             next_offset = dict(self._next_offset)
             rows = []
-            for r, time_ms in zip(records, times, strict=True):
+            for r, time_ms in zip(records, times, strict=not is_one):
                 offset = next_offset.get(r.topic, 0)
                 next_offset[r.topic] = offset + 1
                 headers = json.dumps(r.headers, separators=(",", ":"))

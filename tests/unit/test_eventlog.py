@@ -86,3 +86,11 @@ def test_two_writers_lose_nothing(log):
         thread.join()
     stored = log.read("runs", 0, 1000)
     assert [s.offset for s in stored] == list(range(200))
+
+
+def test_records_of_a_mirror_keep_their_own_times(log):
+    log.append([record("runs", "a"), record("runs", "b")], timestamp_ms=[7, 5], commit=("mirror", {"runs/0": 2}))
+    assert [stored.timestamp_ms for stored in log.read("runs", 0, 9)] == [7, 5]
+    with pytest.raises(ValueError):
+        log.append([record("runs", "c")], timestamp_ms=[1, 2])
+    assert log.end("runs") == 2

@@ -83,7 +83,7 @@ function answerColumns(run: Run, configs: readonly Config[]): readonly Column<Co
     {
       id: 'gpu',
       title: 'GPU',
-      width: 260,
+      width: 212,
       isSticky: true,
       grows: true,
       cell: (config) => <GpuChip gpu={config.spec.gpu} label={config.spec.label} letter={letter(configs.indexOf(config))} hasLabel />,
@@ -96,7 +96,7 @@ function answerColumns(run: Run, configs: readonly Config[]): readonly Column<Co
         id: metric,
         title: NAMES[metric],
         unit,
-        width: 196,
+        width: 172,
         cell: (config) => {
           const estimate = metricOf(config, metric)
           if (estimate !== null) return <Interval estimate={estimate} unit={unit} scale={scale} color={classOf(config.spec.gpu)} />
@@ -109,7 +109,7 @@ function answerColumns(run: Run, configs: readonly Config[]): readonly Column<Co
       id: 'coverage',
       title: 'Coverage',
       hint: 'Share of measured source time that was simulated rather than extrapolated',
-      width: 96,
+      width: 88,
       isNumber: true,
       cell: (config) =>
         config.accuracy === null || infeasible(config) !== '' ? (
