@@ -76,7 +76,11 @@ def test_one_config_shared_by_four_replicas_keeps_four_workers_busy(crowd):
     crowd.publish(upload, request, alone)
     first, second = crowd.end_of("replicas"), crowd.end_of("alone")
     assert first.outcome == second.outcome == "completed"
-    work = [event for event in crowd.events("work.analytic") if event is not None and event.run_id == "replicas"]
+    work = [
+        event
+        for event in crowd.events("work.analytic")
+        if event is not None and event.type == "KernelSimulationRequested" and event.run_id == "replicas"
+    ]
     shards = {event.shard for event in work if event.config_id == load_gpu("h100_sxm").config_id}
     assert len(shards) == 4
     busy = {
