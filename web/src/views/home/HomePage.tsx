@@ -183,15 +183,15 @@ function runColumns(runs: readonly ListedRun[]): readonly Column<ListedRun>[] {
         </Link>
       ),
     },
-    { id: 'prov', title: 'Provenance', width: 160, sortBy: (run) => run.provenance, cell: (run) => <Provenance kind={provenanceOf(run.provenance)} /> },
-    { id: 'status', title: 'Status', width: 120, sortBy: (run) => run.status, cell: (run) => <Status word={STATUS[run.status] ?? run.status} /> },
+    { id: 'prov', title: 'Provenance', width: 152, sortBy: (run) => run.provenance, cell: (run) => <Provenance kind={provenanceOf(run.provenance)} /> },
+    { id: 'status', title: 'Status', width: 112, sortBy: (run) => run.status, cell: (run) => <Status word={STATUS[run.status] ?? run.status} /> },
     { id: 'gpus', title: 'GPUs', width: 56, isNumber: true, sortBy: (run) => run.config_count, cell: (run) => count(run.config_count) },
-    { id: 'fastest', title: 'Fastest', width: 148, sortBy: (run) => run.best?.gpu ?? null, cell: (run) => (run.best ? <code>{run.best.gpu}</code> : MISSING) },
+    { id: 'fastest', title: 'Fastest', width: 132, sortBy: (run) => run.best?.gpu ?? null, cell: (run) => (run.best ? <code>{run.best.gpu}</code> : MISSING) },
     {
       id: 'best',
       title: 'TPOT or TTFT',
       unit,
-      width: 236,
+      width: 264,
       sortBy: (run) => run.best?.value ?? null,
       cell: (run) => {
         const estimate = estimateOf(run)
@@ -204,8 +204,8 @@ function runColumns(runs: readonly ListedRun[]): readonly Column<ListedRun>[] {
         )
       },
     },
-    { id: 'asked', title: 'Asked', width: 108, isNumber: true, sortBy: (run) => run.requested_at_ms, cell: (run) => asked(run.requested_at_ms) },
-    { id: 'run', title: 'Run', width: 120, cell: (run) => <code>{run.run_id}</code> },
+    { id: 'asked', title: 'Asked', width: 104, isNumber: true, sortBy: (run) => run.requested_at_ms, cell: (run) => asked(run.requested_at_ms) },
+    { id: 'run', title: 'Run', width: 112, cell: (run) => <code>{run.run_id}</code> },
   ]
 }
 
