@@ -76,7 +76,7 @@ def main() -> int:
     home = arguments.home.absolute()
     home.mkdir(parents=True, exist_ok=True)
     # A terminated starter must end what it started, as an interrupted one does.
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         broker.install()
         print(f"starting Kafka on 127.0.0.1:{arguments.kafka_port}", flush=True)

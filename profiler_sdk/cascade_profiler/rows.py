@@ -90,25 +90,19 @@ def size_bytes(rows: Launches | Ops) -> int:
 
 def launch_batches(rows: Launches, first_seq: int, step: int | None) -> Iterator[pa.RecordBatch]:
     """The rows as batches of RECORDED_LAUNCHES; `first_seq` is the sequence number of the first."""
-    for first in range(0, len(rows), ROWS_PER_EVENT):
-        part = slice(first, first + ROWS_PER_EVENT)
-        facts, indices = _used(rows.facts, rows.fact[part])
-        count = len(indices)
-        columns = {
-            "seq": pa.array(range(first_seq + first, first_seq + first + count), type=pa.int64()),
-            "start_ns": pa.array(rows.start_ns[part], type=pa.int64()),
-            "duration_ns": pa.array(rows.duration_ns[part], type=pa.int64()),
-            "stream": pa.array(rows.stream[part], type=pa.int32()),
-            "step": pa.repeat(pa.scalar(step, type=pa.int32()), count),
-            "graph": pa.array(rows.graph[part], type=pa.int64()),
-            "graph_node": pa.array(rows.graph_node[part], type=pa.int64()),
-            "host_launch_ns": pa.array(rows.host_launch_ns[part], type=pa.int64()),
-        }
-        yield _batch(RECORDED_LAUNCHES, columns, facts, indices)
+    own = {"stream": pa.int32(), "graph": pa.int64(), "graph_node": pa.int64(), "host_launch_ns": pa.int64()}
+    return _batches(RECORDED_LAUNCHES, rows, own, first_seq, step)
 
 
 def op_batches(rows: Ops, first_seq: int, step: int | None) -> Iterator[pa.RecordBatch]:
     """The rows as batches of RECORDED_OPS."""
+    return _batches(RECORDED_OPS, rows, {"thread": pa.int64()}, first_seq, step)
+
+
+def _batches(
+    schema: pa.Schema, rows: Launches | Ops, own: dict[str, pa.DataType], first_seq: int, step: int | None
+) -> Iterator[pa.RecordBatch]:
+    """`own`: the columns of these rows beside those that both kinds have."""
     for first in range(0, len(rows), ROWS_PER_EVENT):
         part = slice(first, first + ROWS_PER_EVENT)
         facts, indices = _used(rows.facts, rows.fact[part])
@@ -117,10 +111,10 @@ def op_batches(rows: Ops, first_seq: int, step: int | None) -> Iterator[pa.Recor
             "seq": pa.array(range(first_seq + first, first_seq + first + count), type=pa.int64()),
             "start_ns": pa.array(rows.start_ns[part], type=pa.int64()),
             "duration_ns": pa.array(rows.duration_ns[part], type=pa.int64()),
-            "thread": pa.array(rows.thread[part], type=pa.int64()),
             "step": pa.repeat(pa.scalar(step, type=pa.int32()), count),
         }
-        yield _batch(RECORDED_OPS, columns, facts, indices)
+        columns |= {name: pa.array(getattr(rows, name)[part], type=kind) for name, kind in own.items()}
+        yield _batch(schema, columns, facts, indices)
 
 
 def _batch(schema: pa.Schema, columns: dict[str, pa.Array], facts: Sequence[Any], indices: pa.Array) -> pa.RecordBatch:

@@ -14,11 +14,8 @@ from cascade_schemas.events import (
     RunCancelled,
     RunRequested,
 )
-from cascade_schemas.partition import work_partition
+from cascade_schemas.partition import TASKS_PER_BATCH, work_partition
 from cascade_schemas.task import KernelTask
-
-TASKS_PER_BATCH = {"analytic": 1024, "roofline": 1024}
-"""Slow simulators take batches of one, so that a worker is never committed to more than it is working on."""
 
 
 @dataclass

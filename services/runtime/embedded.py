@@ -17,6 +17,7 @@ from typing import IO, Protocol
 
 from cascade_schemas.codec import MalformedEvent, decode, encode
 from cascade_schemas.events import AnyEvent, ArtifactRef, RunCancelled, RunRequested, TraceUploaded
+from cascade_schemas.partition import TASKS_PER_BATCH
 
 from services.aggregator import queries
 from services.aggregator.reactor import Aggregator
@@ -26,7 +27,7 @@ from services.aggregator.state_hash import state_hash
 from services.aggregator.store import Store
 from services.ingest import admission
 from services.ingest.live import RECORDED_TYPES, SILENCE_LIMIT_MS, LiveIngest
-from services.ingest.plan import TASKS_PER_BATCH, Planner
+from services.ingest.plan import Planner
 from services.ingest.reactor import Ingest
 from services.runtime.artifacts import open_artifacts
 from services.runtime.curves import Axis

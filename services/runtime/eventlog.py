@@ -99,15 +99,18 @@ class EventLog:
 
         timestamp_ms: of all, or one for each.
         """
-        is_one = isinstance(timestamp_ms, int)
-        times: Iterable[int] = repeat(timestamp_ms) if isinstance(timestamp_ms, int) else timestamp_ms
+        timed = (
+            zip(records, repeat(timestamp_ms), strict=False)
+            if isinstance(timestamp_ms, int)
+            else zip(records, timestamp_ms, strict=True)
+        )
         with self._lock:
             is_durable = any(r.headers["type"] in DURABLE_TYPES for r in records)
             # A transaction's synchronous level is read at its start, so it is set outside.
             self._db.execute(f"pragma synchronous={'full' if is_durable else 'normal'}")
             next_offset = dict(self._next_offset)
             rows = []
-            for r, time_ms in zip(records, times, strict=not is_one):
+            for r, time_ms in timed:
                 offset = next_offset.get(r.topic, 0)
                 next_offset[r.topic] = offset + 1
                 headers = json.dumps(r.headers, separators=(",", ":"))

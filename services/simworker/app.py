@@ -8,14 +8,14 @@ import os
 import time
 from collections.abc import Sequence
 
+from cascade_schemas.partition import TASKS_PER_BATCH
+
 from services.runtime.artifacts import open_artifacts
 from services.runtime.cluster import ClusterSettings, leave_in_order, observed, prepare, say
 from services.runtime.kafka import RECORDS_PER_READ, Broker, KafkaService, tail
 from services.simworker.reactor import Simworker
 from services.simworker.simulators.base import KernelSimulator
 from services.simworker.simulators.catalog import simulators
-
-FAST = ("analytic", "roofline")  # simulate what waits in one call
 
 
 async def main(settings: ClusterSettings) -> None:
@@ -45,7 +45,7 @@ async def main(settings: ClusterSettings) -> None:
         )
 
     workers: list[Simworker] = []
-    fast = {name: simulator for name, simulator in known.items() if name in FAST}
+    fast = {name: simulator for name, simulator in known.items() if name in TASKS_PER_BATCH}
     members = [member("simworker", fast, [f"work.{name}" for name in fast], RECORDS_PER_READ)]
     # A slow simulator takes one kernel at a time and never holds up the others.
     for name in known.keys() - fast.keys():

@@ -98,7 +98,7 @@ class AccelSim:
         try:
             trace = read_or_recall(path, self._home / "sass")
         except BadTrace as error:
-            return _failed(path, "", Failure("cut_trace", str(error)))
+            return _failed(path, "", Failure("cut_trace", str(error)), str(error))  # which names the file
         name = trace.header.name
         if self._cancelled.is_set():
             return _failed(path, name, Failure("cancelled", "was cancelled before it began"))
@@ -228,15 +228,13 @@ class AccelSim:
         return name
 
 
-def _failed(path: Path, name: str, failure: Failure) -> Report:
+def _failed(path: Path, name: str, failure: Failure, error: str = "") -> Report:
     return {
         "name": name,
         "file": path.name,
         "cycles": None,
         "failure": failure.code,
-        "error": f"{path.name}: Accel-Sim {failure.sentence}"
-        if failure.code != "cut_trace" or path.name not in failure.sentence
-        else failure.sentence,
+        "error": error or f"{path.name}: Accel-Sim {failure.sentence}",
     }
 
 
