@@ -17,6 +17,8 @@ from cascade_schemas.events import EVENT_TYPES, AnyEvent, ColumnarEvent, KernelS
 
 SCHEMA_VERSION = 1
 _EVENT = b"event"
+# A record's columns are a few kilobytes each: handing them to a pool of threads costs three to seven times the work.
+_READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 class MalformedEvent(ValueError):
@@ -67,14 +69,15 @@ def decode(headers: dict[str, str], value: bytes) -> AnyEvent | None:
 
 def _arrow_stream(event: ColumnarEvent, compression: str | None) -> bytes:
     batch: pa.RecordBatch = event.rows.replace_schema_metadata({_EVENT: event.model_dump_json()})
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
     return cast("bytes", sink.getvalue().to_pybytes())
 
 
 def _of_arrow_stream(event_type: type[ColumnarEvent], value: bytes) -> ColumnarEvent:
-    with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
+    with pa.ipc.open_stream(pa.py_buffer(value), options=_READ_OPTIONS) as reader:
         metadata = reader.schema.metadata or {}
         if _EVENT not in metadata:
             raise ValueError("the Arrow stream's metadata has no `event`")
