@@ -31,6 +31,14 @@ def trace_status(store: Store, trace_id: str) -> str | None:
     return str(found[0]["status"]) if found else None
 
 
+def trace_source(store: Store, trace_id: str) -> tuple[str, str | None]:
+    """A trace's status and the GPU it was recorded on. Raises UnknownTrace."""
+    found = store.query("select status, source_gpu from traces where trace_id = ?", [trace_id])
+    if not found:
+        raise UnknownTrace(_no_trace(trace_id))
+    return str(found[0]["status"]), found[0]["source_gpu"]
+
+
 def run_status(store: Store, run_id: str) -> str | None:
     """running, cancelled, failed, completed or completed_with_failures; None where nothing is known of it yet."""
     found = store.query("select status from runs where run_id = ?", [run_id])
@@ -53,7 +61,7 @@ def trace_report(store: Store, trace_id: str) -> Report:
     """What an import found. Raises UnknownTrace."""
     found = store.query("from traces where trace_id = ?", [trace_id])
     if not found:
-        raise UnknownTrace(f"no trace {trace_id!r}; `cascade import FILE` prints the id of a trace")
+        raise UnknownTrace(_no_trace(trace_id))
     row = found[0]
     steps = store.query(
         """select step, phase, context_requests, context_tokens, generation_requests, generation_tokens,
@@ -71,6 +79,10 @@ def trace_report(store: Store, trace_id: str) -> Report:
         "steps": steps,
         "quality": json.loads(row["quality"]) if row["quality"] else None,
     }
+
+
+def _no_trace(trace_id: str) -> str:
+    return f"no trace {trace_id!r}; `cascade import FILE` prints the id of a trace"
 
 
 # Tasks that have their instructions: what the simulator `sass` needs.

@@ -52,6 +52,10 @@ class WhatIfBody(Body):
     config: Annotated[str, Field(min_length=1, max_length=500)]
 
 
+class WhatIfAskedBody(WhatIfBody):
+    steps: Annotated[bool, Field(description="false: the answer without its single steps")] = True
+
+
 class SampleBody(Body):
     name: Annotated[str, Field(min_length=1, max_length=100)]
 

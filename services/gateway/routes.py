@@ -21,7 +21,7 @@ from starlette.responses import FileResponse, Response
 from services.gateway import answers
 from services.gateway.answers import answer, rows_answer, shape
 from services.gateway.backend import Backend
-from services.gateway.bodies import RunBody, SampleBody, SqlBody, WhatIfBody, import_options
+from services.gateway.bodies import RunBody, SampleBody, SqlBody, WhatIfAskedBody, import_options
 from services.gateway.multipart import read_parts
 from services.runtime.artifacts import UploadTooLarge
 from services.runtime.engine import ImportOptions, Refused, Report, RunFilters
@@ -191,7 +191,9 @@ def routes(
         return rows_answer(backend.sql(body.sql, body.limit))
 
     @api.post("/what-if", responses=shape(answers.WhatIf))
-    def what_if(body: WhatIfBody) -> Response:
+    def what_if(body: WhatIfAskedBody) -> Response:
+        if not body.steps:
+            return answer(backend.screens.what_if_totals(body.trace, body.config))
         return answer(backend.what_if(body.trace, body.config))
 
     return api

@@ -343,12 +343,12 @@ class Embedded:
         if queries.run_report(self.store, run_id)["status"] == "running":
             self.publish([RunCancelled(run_id=run_id)])
 
-    def what_if(self, trace_id: str, config_text: str) -> queries.Report:
+    def what_if(self, trace_id: str, config_text: str, *, has_steps: bool = True) -> queries.Report:
         """A config's answer from the analytic simulator, without a run and without an event.
 
         Raises UnknownTrace, UnknownGpu, InvalidConfig, BadRequest.
         """
-        return self._what_if.answer(trace_id, self._what_if_request(trace_id, config_text))
+        return self._what_if.answer(trace_id, self._what_if_request(trace_id, config_text), has_steps=has_steps)
 
     def what_if_sweep(self, trace_id: str, config_text: str) -> queries.Report:
         """The same for six knobs of the config at nine values each."""
@@ -366,16 +366,16 @@ class Embedded:
         return {"run_id": run_id} | self._what_if.curves(trace_id, configs, axis)
 
     def _what_if_request(self, trace_id: str, config_text: str) -> RunRequested:
-        trace = queries.trace_report(self.store, trace_id)
-        if trace["status"] != "complete":
-            raise admission.BadRequest(f"trace {trace_id} is {trace['status']}; a what-if needs a complete one")
+        status, source_gpu = queries.trace_source(self.store, trace_id)
+        if status != "complete":
+            raise admission.BadRequest(f"trace {trace_id} is {status}; a what-if needs a complete one")
         return admission.run(
             "what-if",
             trace_id,
             [config_text],
             simulator="analytic",
             simulators=self.simulators,
-            source_gpu=trace["source_gpu"],
+            source_gpu=source_gpu,
         )
 
     def verify_run(self, run_id: str) -> Verification:

@@ -89,6 +89,11 @@ class Screens:
     # --- what if ------------------------------------------------------------------------------------------
 
     @refusing
+    def what_if_totals(self, trace_id: str, config: str) -> Report:
+        """What a slider waits for: everything but the single steps."""
+        return self._embedded.what_if(trace_id, config, has_steps=False)
+
+    @refusing
     def what_if_sweep(self, trace_id: str, config: str) -> Report:
         return self._embedded.what_if_sweep(trace_id, config)
 

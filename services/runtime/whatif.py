@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from cascade_schemas.events import (
     AccuracyMeasured,
     Estimate,
@@ -21,8 +24,8 @@ from cascade_schemas.events import (
 from cascade_schemas.gpu import load_gpu
 
 from services.aggregator.predict import SourcePrediction, TracePredictor, source_prediction
-from services.aggregator.queries import Report, kernel_time, mean_step, step_report
-from services.aggregator.run_state import ConfigState, result_columns
+from services.aggregator.queries import Report, kernel_time, step_report
+from services.aggregator.run_state import ConfigState
 from services.aggregator.store import Store
 from services.kernels.work import WorkTable
 from services.kernels.work_of import work_of
@@ -55,9 +58,12 @@ class WhatIf:
         self._prepared: OrderedDict[str, _Prepared] = OrderedDict()
         self._lock = threading.Lock()
 
-    def answer(self, trace_id: str, request: RunRequested) -> Report:
-        """request: one config to ask about, and the source GPU's where the trace has one."""
-        return self._report(*self._simulate(trace_id, request))
+    def answer(self, trace_id: str, request: RunRequested, *, has_steps: bool) -> Report:
+        """request: one config to ask about, and the source GPU's where the trace has one.
+
+        Without its steps the answer for a thousand of them is 1 kB instead of 260: what a slider waits for.
+        """
+        return self._report(*self._simulate(trace_id, request), has_steps=has_steps)
 
     def sweep(self, trace_id: str, request: RunRequested) -> Report:
         """Six knobs at nine values each; request as for `answer`."""
@@ -118,19 +124,28 @@ class WhatIf:
         return state
 
     def _report(
-        self, prepared: _Prepared, config: RunConfig, state: ConfigState, source: SourcePrediction | None
+        self,
+        prepared: _Prepared,
+        config: RunConfig,
+        state: ConfigState,
+        source: SourcePrediction | None,
+        *,
+        has_steps: bool,
     ) -> Report:
         report: Report = {"gpu": config.label, "config_id": config.config_id, "infeasible": None, "steps": []}
-        family = result_columns(state, prepared.predictor.columns.task_ids).family
+        report |= dict.fromkeys(("prefill_step_ms", "decode_step_ms"))
+        family = prepared.work.text("family")
         for event in prepared.predictor.predict("what-if", state, source):
             match event:
                 case KernelsPredicted():
                     report |= kernel_time(_families(event, family))
                 case StepsPredicted():
-                    report["steps"] = [
-                        step_report(row | prepared.traced.get(row["step"], _NOT_TRACED))
-                        for row in event.rows.to_pylist()
-                    ]
+                    report |= {f"{phase}_step_ms": _mean_step(event, phase) for phase in ("prefill", "decode")}
+                    if has_steps:
+                        report["steps"] = [
+                            step_report(row | prepared.traced.get(row["step"], _NOT_TRACED))
+                            for row in event.rows.to_pylist()
+                        ]
                     report["assumptions"] = sorted(event.assumptions)
                 case RequestPredicted():
                     report["infeasible"] = event.infeasible or None
@@ -138,8 +153,6 @@ class WhatIf:
                     report |= {"tpot_ms": _estimate(event.tpot), "tpot_reason": event.tpot_reason}
                 case AccuracyMeasured():
                     report["coverage"] = event.coverage_ppm / 1e6
-        report["prefill_step_ms"] = mean_step(report["steps"], "prefill")
-        report["decode_step_ms"] = mean_step(report["steps"], "decode")
         report["bound_by"] = _bound_by(state, prepared.predictor)
         return report
 
@@ -148,6 +161,16 @@ def _estimate(estimate: Estimate | None) -> Report | None:
     if estimate is None:
         return None
     return {"value": estimate.value_ns / 1e6, "p10": estimate.p10_ns / 1e6, "p90": estimate.p90_ns / 1e6}
+
+
+def _mean_step(event: StepsPredicted, phase: str) -> Report | None:
+    """As `queries.mean_step`, from columns."""
+    rows = event.rows.filter(pc.equal(event.rows.column("phase").cast(pa.string()), phase))
+    if not rows.num_rows:
+        return None
+    columns = {"value": "duration_ns", "p10": "p10_ns", "p90": "p90_ns"}
+    times = {name: (np.asarray(rows.column(column)) / 1e6).tolist() for name, column in columns.items()}
+    return {name: round(math.fsum(values) / rows.num_rows, 6) for name, values in times.items()}
 
 
 def _families(event: KernelsPredicted, family: np.ndarray[Any, Any]) -> list[dict[str, Any]]:

@@ -196,6 +196,19 @@ def test_a_sweep_passes_through_what_a_what_if_and_a_run_say(page):
     assert found.knobs[3].points[6].value_ms == asked["tpot_ms"]["value"]
 
 
+@pytest.mark.parametrize("config", ["l4", "a100_sxm_80gb", "h100_sxm:dram_gbps=6000"])
+def test_a_what_if_without_steps_is_the_whole_one_but_for_them(page, config):
+    question = {"trace": page.trace_id, "config": config}
+    whole = page.client.post("/api/what-if", json=question).json()
+    totals = page.client.post("/api/what-if", json=question | {"steps": False}).json()
+    assert whole["steps"]
+    assert totals == whole | {"steps": []}
+    run = page.get(f"/api/runs/{page.run_id}")
+    (same,) = [one for one in run["configs"] if one["gpu"] == config]
+    names = ("kernel_time_ms", "ttft_ms", "tpot_ms", "prefill_step_ms", "decode_step_ms")
+    assert {name: totals[name] for name in names} == {name: same[name] for name in names}
+
+
 def test_a_chip_without_a_link_has_no_link_to_turn(page):
     link = swept(page, "l4").knobs[5]
     assert link.points == []

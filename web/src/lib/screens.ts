@@ -169,7 +169,7 @@ export const screens = {
     ask<Receipt>(`/api/runs/${part(run)}/configs/${part(config)}/tasks/${part(task)}/explain`),
   curves: (run: string, axis: 'context' | 'batch') => ask<Curves>(`/api/runs/${part(run)}/curves?axis=${axis}`),
   sweep: (trace: string, config: string) => ask<Sweep>('/api/what-if/sweep', { trace, config }),
-  whatIf: (trace: string, config: string) => ask<WhatIfAnswer>('/api/what-if', { trace, config }),
+  whatIf: (trace: string, config: string) => ask<WhatIfAnswer>('/api/what-if', { trace, config, steps: false }),
   sqlSchema: () => ask<SqlSchema>('/api/sql/schema'),
   errorMap: () => ask<ErrorMap>('/api/accuracy'),
   trace: (id: string) => ask<TraceDetails>(`/api/traces/${part(id)}`),
