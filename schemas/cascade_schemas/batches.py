@@ -84,6 +84,19 @@ RECORDED_LAUNCHES = pa.schema(
     ]
 )
 
+CAPTURED_LAUNCHES = pa.schema(
+    [
+        pa.field("graph", pa.int32(), **_required),  # which of the capture's graphs, from 0
+        pa.field("name", _dictionary),  # null: the call does not say (CUDA)
+        pa.field("grid", pa.list_(pa.int64())),
+        pa.field("block", pa.list_(pa.int64())),
+        pa.field("shared_memory_bytes", pa.int64()),
+        pa.field("op", _dictionary),
+        pa.field("operand_dtypes", pa.list_(pa.string())),
+        pa.field("operand_shapes", pa.list_(pa.list_(pa.int64()))),
+    ]
+)
+
 RECORDED_OPS = pa.schema(
     [
         pa.field("seq", pa.int64(), **_required),

@@ -111,6 +111,22 @@ class RecordingStarted(Event):
     engine: str = ""
     engine_version: str = ""
     collectors: tuple[CollectorFound, ...] = ()
+    capture_count: int = 0  # GraphCaptured of this rank that follow
+
+
+class GraphCaptured(ColumnarEvent):
+    """The engine captured its graphs for one batch size: the launches that a replay repeats, in order, with their ops."""
+
+    topic: ClassVar[str] = "traces"
+    key_field: ClassVar[str] = "trace_id"
+    row_schema: ClassVar[pa.Schema] = batches.CAPTURED_LAUNCHES
+    type: Literal["GraphCaptured"] = "GraphCaptured"
+    trace_id: str
+    rank: int
+    capture: int  # counts from 0
+    text: str  # `capture_32_FULL`
+    batch_size: int  # tokens
+    graph_count: int  # one for the whole step, or one per piece of it
 
 
 class LaunchesRecorded(ColumnarEvent):
@@ -170,6 +186,7 @@ class HostProfileRecorded(Event):
     step_gap_ns: tuple[int, ...] = ()  # from the end of the step before to this one's start
     step_context_tokens: tuple[int, ...] = ()  # what the step worked on: equal steps are compared
     step_generation_tokens: tuple[int, ...] = ()
+    step_gpu_absent: str = ""  # why step_gpu_ns is 0
 
 
 class TraceHeartbeat(Event):
@@ -295,6 +312,7 @@ class HostProfileMeasured(Event):
     step_gap_ns: tuple[int, ...] = ()  # from the end of the step before to this one's start
     step_context_tokens: tuple[int, ...] = ()
     step_generation_tokens: tuple[int, ...] = ()
+    step_gpu_absent: str = ""  # why step_gpu_ns is 0
 
 
 class ArtifactStored(Event):
@@ -556,6 +574,7 @@ class RecordDeadLettered(Event):
 AnyEvent = (
     TraceUploaded
     | RecordingStarted
+    | GraphCaptured
     | LaunchesRecorded
     | OpsRecorded
     | StepRecorded

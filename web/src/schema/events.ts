@@ -81,6 +81,17 @@ export interface GpuSpec {
   readonly tdp_w: number
 }
 
+/** The engine captured its graphs for one batch size: the launches that a replay repeats, in order, with their ops. */
+export interface GraphCaptured {
+  readonly type: 'GraphCaptured'
+  readonly trace_id: string
+  readonly rank: number
+  readonly capture: number
+  readonly text: string
+  readonly batch_size: number
+  readonly graph_count: number
+}
+
 /** Host and step times of the same workload without a profiler: the only source of host time in predictions. */
 export interface HostProfileMeasured {
   readonly type: 'HostProfileMeasured'
@@ -92,6 +103,7 @@ export interface HostProfileMeasured {
   readonly step_gap_ns: readonly number[]
   readonly step_context_tokens: readonly number[]
   readonly step_generation_tokens: readonly number[]
+  readonly step_gpu_absent: string
 }
 
 /** A fresh, unprofiled process measured host and step times of the same workload. */
@@ -105,6 +117,7 @@ export interface HostProfileRecorded {
   readonly step_gap_ns: readonly number[]
   readonly step_context_tokens: readonly number[]
   readonly step_generation_tokens: readonly number[]
+  readonly step_gpu_absent: string
 }
 
 /** A launch configuration. Two launches with one signature may still do different work: see KernelTask. */
@@ -269,6 +282,7 @@ export interface RecordingStarted {
   readonly engine: string
   readonly engine_version: string
   readonly collectors: readonly CollectorFound[]
+  readonly capture_count: number
 }
 
 /** TTFT and TPOT of one request of the trace on one config; null with its reason where the trace lacks them. */
@@ -485,6 +499,7 @@ export interface TraceUploaded {
 export type CascadeEvent =
   | TraceUploaded
   | RecordingStarted
+  | GraphCaptured
   | LaunchesRecorded
   | OpsRecorded
   | StepRecorded
@@ -514,6 +529,18 @@ export type CascadeEvent =
   | RunCompleted
   | RunFailed
   | RecordDeadLettered
+
+/** A row of GraphCaptured. */
+export interface GraphCapturedRow {
+  readonly graph: number
+  readonly name: string | null
+  readonly grid: unknown | null
+  readonly block: unknown | null
+  readonly shared_memory_bytes: bigint | null
+  readonly op: string | null
+  readonly operand_dtypes: unknown | null
+  readonly operand_shapes: unknown | null
+}
 
 /** A row of LaunchesRecorded. */
 export interface LaunchesRecordedRow {

@@ -246,6 +246,7 @@ export function applyEvent(run: Run, event: FeedEvent | null): Run {
     case 'ArtifactStored':
     case 'LaunchesRecorded':
     case 'RecordingStarted':
+    case 'GraphCaptured':
     case 'OpsRecorded':
     case 'StepRecorded':
     case 'HostProfileRecorded':
