@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 from cascade_schemas.events import StepRecorded
-from numpy.typing import NDArray
 
 from services.ingest.assemble import (
     Collective,
@@ -65,8 +67,7 @@ def imported_step(step: StepRecorded) -> ImportedStep:
 
 def joined_rows(rows: pa.RecordBatch) -> Joined:
     """RECORDED_LAUNCHES as rows whose launches and ops have been found: the SDK did so where they were recorded."""
-    config, configs = _distinct(rows, _CONFIG)
-    op, ops = _distinct(rows, _OP)
+    said = _said_of(_stream(rows.select([*_CONFIG, *_OP]).replace_schema_metadata()))
     is_kernel = np.asarray(rows.column("is_kernel"), dtype=np.bool_)
     count = rows.num_rows
     host_ns = _integers(rows, "host_launch_ns")
@@ -81,28 +82,58 @@ def joined_rows(rows: pa.RecordBatch) -> Joined:
             stream=_integers(rows, "stream"),
             correlation=np.zeros(count, dtype=np.int64),
             external=np.full(count, -1, dtype=np.int64),
-            config=config,
+            config=said.config,
             is_kernel=is_kernel,
             graph_node=np.maximum(_integers(rows, "graph_node"), 0),
         ),
         calls=LaunchColumns(host_ns[has_host], *[np.zeros(int(has_host.sum()), dtype=np.int64)] * 5),
         op_rows=OpColumns(empty, empty, empty, empty, empty),
         annotations=[],
-        configs=[_config(row) for row in configs],
+        configs=list(said.configs),
         apis=["recorded"],
-        ops=[_op_facts(row) for row in ops],
+        ops=list(said.ops),
         quality=QualityReport(),
     )
-    has_op = np.array([bool(row["op"]) for row in ops], dtype=bool)
     return Joined(
         raw,
         raw.gpu,
         np.where(has_host, np.cumsum(has_host) - 1, -1),
-        np.where(has_op[op], op, -1) if count else op,
+        said.op,
         _integers(rows, "graph"),
         np.zeros(count, dtype=bool),
         np.zeros(count, dtype=np.int64),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What rows say beside their times: per row a number, and what the numbers stand for."""
+
+    config: Ints
+    configs: tuple[LaunchConfig, ...]
+    op: Ints  # -1: none
+    ops: tuple[OpFacts, ...]
+
+
+# Decode steps repeat each other but for their times: what was found out about one is true of the next. A megabyte each.
+@lru_cache(maxsize=16)
+def _said_of(stream: bytes) -> _Said:
+    rows = pa.ipc.open_stream(stream).read_next_batch()
+    config, configs = _distinct(rows, _CONFIG)
+    op, ops = _distinct(rows, _OP)
+    has_op = np.array([bool(row["op"]) for row in ops], dtype=bool)
+    op = np.where(has_op[op], op, -1) if rows.num_rows else op
+    config.flags.writeable = op.flags.writeable = False  # shared by all steps like it
+    return _Said(config, tuple(_config(row) for row in configs), op, tuple(_op_facts(row) for row in ops))
+
+
+def _stream(rows: pa.RecordBatch) -> bytes:
+    """The rows with their dictionaries as bytes: equal where the rows are, and made the same way."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def traced_ops(rows: pa.RecordBatch) -> list[TracedOp]:
@@ -130,19 +161,7 @@ def _distinct(rows: pa.RecordBatch, names: tuple[str, ...]) -> tuple[Ints, list[
 
     Rows are compared by column first, as numbers: a kernel's name is text of up to 2,000 characters.
     """
-    codes: list[NDArray[np.int64]] = []
-    for name in names:
-        column = rows.column(name)
-        if pa.types.is_dictionary(column.type):
-            codes.append(np.asarray(column.indices.fill_null(-1), dtype=np.int64))
-        elif pa.types.is_list(column.type):
-            known: dict[object, int] = {}
-            codes.append(
-                np.array([known.setdefault(_frozen(v), len(known)) for v in column.to_pylist()], dtype=np.int64)
-            )
-        else:
-            plain = column.cast(pa.int64()) if not pa.types.is_boolean(column.type) else column.cast(pa.int8())
-            codes.append(np.asarray(plain.fill_null(-1), dtype=np.int64))
+    codes = [_numbers(rows.column(name)) for name in names]
     stacked = np.stack(codes, axis=1) if rows.num_rows else np.empty((0, len(names)), dtype=np.int64)
     _, first, inverse = np.unique(stacked, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
@@ -152,8 +171,26 @@ def _distinct(rows: pa.RecordBatch, names: tuple[str, ...]) -> tuple[Ints, list[
     return place[inverse.reshape(-1)], chosen.to_pylist()
 
 
-def _frozen(value: object) -> object:
-    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
+def _numbers(column: pa.Array) -> Ints:
+    """One number per value, equal where the values are; -1: null."""
+    if pa.types.is_dictionary(column.type):
+        return np.asarray(column.indices.fill_null(-1), dtype=np.int64)
+    if pa.types.is_string(column.type):
+        return _numbers(column.dictionary_encode())
+    if pa.types.is_list(column.type):
+        lengths = np.asarray(column.value_lengths().fill_null(-1), dtype=np.int64)
+        ends = np.cumsum(np.maximum(lengths, 0)).tolist()
+        values = _numbers(column.flatten())
+        lists = (values[first:last].tobytes() for first, last in zip([0, *ends], ends, strict=False))
+        return np.where(lengths < 0, -1, _places(lists))
+    plain = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
+    return np.asarray(plain.cast(pa.int64()).fill_null(-1), dtype=np.int64)
+
+
+def _places(values: Iterable[bytes]) -> Ints:
+    """Per value, how many different ones came before its first like."""
+    known: dict[bytes, int] = {}
+    return np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
 
 
 def _config(row: dict[str, Any]) -> LaunchConfig:
