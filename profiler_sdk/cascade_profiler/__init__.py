@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cascade_profiler.session import baseline, trace
     from cascade_profiler.vllm import LLM
 
-__all__ = ["LLM", "baseline", "trace"]
+__all__ = ["LLM", "arm", "baseline", "trace"]
 
 _PLACES = {"trace": "session", "baseline": "session", "LLM": "vllm"}
 

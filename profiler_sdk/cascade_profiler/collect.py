@@ -33,8 +33,10 @@ class TorchCollector:
 
     name = "torch"
 
-    def __init__(self, torch: Any) -> None:
-        """Tries itself out. Raises Unusable."""
+    def __init__(self, torch: Any, *, is_tried_out: bool = True) -> None:
+        """Tries itself out, unless it may not: a session too many before graphs are captured can end all recording of
+        the GPU. Raises Unusable.
+        """
         self._profiler = torch.profiler
         self.has_gpu = bool(torch.cuda.is_available())
         activities = [self._profiler.ProfilerActivity.CPU]
@@ -49,7 +51,8 @@ class TorchCollector:
         except TypeError as error:
             raise Unusable("this torch does not expose its profiler's metadata; torch 2.13 does") from error
         self._running: Any = None
-        self._try_out(torch)
+        if is_tried_out:
+            self._try_out(torch)
 
     def start(self) -> None:
         self._running = self._profiler.profile(**self._options)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from bisect import bisect_right
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +19,15 @@ from cascade_profiler.rows import Launches, LaunchFacts, OpFacts, Ops
 
 _CALLS = frozenset(("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"))
 _COPIES = frozenset(("gpu_memcpy", "gpu_memset"))
-_EVENT_KINDS = _CALLS | _COPIES | {"cpu_op", "kernel"}
+_ANNOTATION = "user_annotation"
+_ON_HOST = _CALLS | {"cpu_op", _ANNOTATION}
+_EVENT_KINDS = _CALLS | _COPIES | {"cpu_op", "kernel", _ANNOTATION}
 
 
 class Seen(NamedTuple):
     """One event of the profiler; times in ns of unix time."""
 
-    kind: str  # cpu_op, kernel, gpu_memcpy, gpu_memset, cuda_runtime, cuda_driver, …
+    kind: str  # cpu_op, kernel, gpu_memcpy, gpu_memset, cuda_runtime, cuda_driver, user_annotation, …
     name: str
     start_ns: int
     duration_ns: int
@@ -68,7 +71,7 @@ def window_rows(seen: Iterable[Seen], spans: Sequence[StepSpan], origin_unix_ns:
                 calls.setdefault(event.correlation, event)
         elif event.kind == "cpu_op":
             ops.append(event)
-        else:
+        elif event.kind != _ANNOTATION:
             gpu.append(event)
     ops.sort(key=lambda op: (op.start_ns, -op.duration_ns))
     op_of_call = innermost(ops, list(calls.values()))
@@ -88,6 +91,73 @@ def window_rows(seen: Iterable[Seen], spans: Sequence[StepSpan], origin_unix_ns:
     graph_calls = {correlation for correlation, call in calls.items() if "GraphLaunch" in call.name}
     window.opaque_graph_count = len(graph_calls - replayed)
     return window
+
+
+class Capture(NamedTuple):
+    """The graphs that the engine captured for one batch size; per graph its launches in order."""
+
+    text: str  # `capture_32_FULL`
+    batch_size: int  # tokens
+    graphs: list[list[LaunchFacts]]  # a name of "": the call does not say (CUDA)
+
+
+_CAPTURE = re.compile(r"capture_(\d{1,12})_[A-Za-z]\w*")
+
+
+def captures_of(seen: Iterable[Seen]) -> list[Capture]:
+    """The captures in a recording of graphs being captured, by start. Launches before and between them are warm-ups."""
+    annotations: list[tuple[Seen, int]] = []
+    calls: list[Seen] = []
+    ops: list[Seen] = []
+    for event in seen:
+        if event.kind in _CALLS:
+            calls.append(event)
+        elif event.kind == "cpu_op":
+            ops.append(event)
+        elif event.kind == _ANNOTATION and (match := _CAPTURE.match(event.name)):
+            annotations.append((event, int(match[1])))
+    ops.sort(key=lambda op: (op.start_ns, -op.duration_ns))
+    calls.sort(key=lambda call: call.start_ns)
+    begins = [call.start_ns for call in calls if "BeginCapture" in call.name]
+    ends = [call.start_ns for call in calls if "EndCapture" in call.name]
+    launches = [call for call in calls if _launches_kernel(call.name)]
+    op_of_call = innermost(ops, launches)
+    starts = [call.start_ns for call in launches]
+    found = []
+    for annotation, batch_size in sorted(annotations, key=lambda one: one[0].start_ns):
+        end_ns = _end_ns(annotation)
+        windows = [
+            (begin, end)
+            for begin, end in zip(begins, ends, strict=False)
+            if annotation.start_ns <= begin <= end_ns and begin <= end
+        ] or [(annotation.start_ns, end_ns)]
+        graphs = [
+            [
+                _captured_facts(call, op_of_call.get(call.correlation))
+                for call in launches[bisect_left(starts, begin) : bisect_right(starts, end)]
+            ]
+            for begin, end in windows
+        ]
+        found.append(Capture(annotation.name[:80], batch_size, graphs))
+    return found
+
+
+def _launches_kernel(api: str) -> bool:
+    return "Launch" in api and "Graph" not in api and "HostFunc" not in api
+
+
+def _captured_facts(call: Seen, op: Seen | None) -> LaunchFacts:
+    args = call.args  # ROCm says the kernel and its configuration there, CUDA nothing
+    shapes, dtypes = arguments(op.args.get("Input Dims"), op.args.get("Input type")) if op is not None else (None, None)
+    return LaunchFacts(
+        name=str(args.get("kernel") or ""),
+        grid=_dims(args.get("grid")),
+        block=_dims(args.get("block")),
+        shared_memory_bytes=_maybe(args.get("shared memory")),
+        op=op.name if op is not None else None,
+        operand_dtypes=dtypes,
+        operand_shapes=shapes,
+    )
 
 
 def innermost(ranges: Sequence[Seen], points: Sequence[Seen]) -> dict[int, Seen]:
@@ -219,6 +289,8 @@ def seen_in_process(events: Iterable[Any]) -> Iterator[Seen]:
             continue
         if kind == "cpu_op":
             args = {"Input Dims": _shapes_of(event), "Input type": list(event.dtypes())}
+        elif kind == _ANNOTATION:
+            args = {}
         else:
             args = _read_args(event.metadata_json())
         yield Seen(
@@ -226,7 +298,7 @@ def seen_in_process(events: Iterable[Any]) -> Iterator[Seen]:
             event.name(),
             event.start_ns(),
             event.duration_ns(),
-            event.start_thread_id() if kind == "cpu_op" or kind in _CALLS else event.device_resource_id(),
+            event.start_thread_id() if kind in _ON_HOST else event.device_resource_id(),
             event.correlation_id() if kind != "cpu_op" else 0,
             args,
         )

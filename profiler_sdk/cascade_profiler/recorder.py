@@ -13,6 +13,7 @@ from typing import NamedTuple
 from cascade_schemas.codec import encode
 from cascade_schemas.events import (
     AnyEvent,
+    GraphCaptured,
     HostProfileRecorded,
     LaunchesRecorded,
     OpsRecorded,
@@ -24,8 +25,9 @@ from cascade_schemas.events import (
 from cascade_schemas.recording import packed_records
 
 from cascade_profiler.destinations import Destination
+from cascade_profiler.kineto import Capture
 from cascade_profiler.outbox import HEARTBEAT_S, Delivery, Item, Outbox
-from cascade_profiler.rows import Launches, Ops, launch_batches, op_batches, size_bytes
+from cascade_profiler.rows import Launches, Ops, capture_batch, launch_batches, op_batches, size_bytes
 from cascade_profiler.spool import Spool
 
 _STEP_BYTES = 400  # an event of one step while it waits, beside its lengths
@@ -64,7 +66,7 @@ class Counts:
 
 
 class Recorder:
-    """May be called from several threads."""
+    """May be called from several threads. `captures`: the engine's graphs, as many as `started` promises."""
 
     def __init__(
         self,
@@ -72,10 +74,12 @@ class Recorder:
         destination: Destination,
         spool: Spool | None,
         *,
+        captures: Sequence[Capture] = (),
         memory_bytes_limit: int = 64 << 20,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self.counts = Counts()
+        self.has_captures = bool(captures)
         self._trace_id, self._rank = started.trace_id, started.rank
         self._lock = threading.Lock()
         self._is_over = False
@@ -89,6 +93,8 @@ class Recorder:
         # pyarrow imports what it finds (pandas) with its first array; while the interpreter exits that fails.
         packed_records([encode(started, is_compressed=True)], 0)
         self._say(started)
+        for number, capture in enumerate(captures):
+            self._say_capture(number, capture)
 
     def step(self, step: StepFacts, launches: Launches | None = None, ops: Ops | None = None) -> bool:
         """Take a step with what a profiler saw of it (None: no profiler ran). False where it was dropped."""
@@ -172,6 +178,20 @@ class Recorder:
 
     def _say(self, event: AnyEvent) -> None:
         self.outbox.offer(Item(lambda: (event,), _STEP_BYTES), is_small=True)
+
+    def _say_capture(self, number: int, capture: Capture) -> None:
+        def make() -> Iterator[AnyEvent]:
+            yield GraphCaptured(
+                trace_id=self._trace_id,
+                rank=self._rank,
+                capture=number,
+                text=capture.text,
+                batch_size=capture.batch_size,
+                graph_count=len(capture.graphs),
+                rows=capture_batch(capture.graphs),
+            )
+
+        self.outbox.offer(Item(make, _STEP_BYTES), is_small=True)
 
     def _beat(self) -> AnyEvent:
         return TraceHeartbeat(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from cascade_schemas.batches import RECORDED_LAUNCHES, RECORDED_OPS
+from cascade_schemas.batches import CAPTURED_LAUNCHES, RECORDED_LAUNCHES, RECORDED_OPS
 
 ROWS_PER_EVENT = 4096
 
@@ -97,6 +97,18 @@ def launch_batches(rows: Launches, first_seq: int, step: int | None) -> Iterator
 def op_batches(rows: Ops, first_seq: int, step: int | None) -> Iterator[pa.RecordBatch]:
     """The rows as batches of RECORDED_OPS."""
     return _batches(RECORDED_OPS, rows, {"thread": pa.int64()}, first_seq, step)
+
+
+def capture_batch(graphs: Sequence[Sequence[LaunchFacts]]) -> pa.RecordBatch:
+    """The launches of one capture's graphs as a batch of CAPTURED_LAUNCHES."""
+    places: dict[LaunchFacts, int] = {}
+    indices = pa.array([places.setdefault(fact, len(places)) for graph in graphs for fact in graph], type=pa.int32())
+    number = [place for place, graph in enumerate(graphs) for _ in graph]
+    columns = {
+        "graph": pa.array(number, type=pa.int32()),
+        "name": _coded([fact.name or None for fact in places], indices),
+    }
+    return _batch(CAPTURED_LAUNCHES, columns, list(places), indices)
 
 
 def _batches(

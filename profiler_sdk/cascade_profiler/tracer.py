@@ -231,6 +231,13 @@ class Tracer:
                 f"{window.opaque_graph_count} graph launches left no kernel record: the profiler saw the graph as one;"
                 " with nsys use --cuda-graph-trace=node"
             )
+        if not self.recorder.has_captures and any(
+            graph is not None for rows in window.steps.values() for graph in rows.launches.graph
+        ):
+            say(
+                "kernels that a CUDA graph replays have no ops, so that their shapes are solved from the model; to"
+                " record them call cascade_profiler.arm(graphs=True) before the LLM is built, or use cascade-trace"
+            )
         has_run = self._collector.has_gpu and any(facts.request_ids for facts in steps)
         if has_run and not any(len(rows.launches) for rows in window.steps.values()):
             say("the profiler saw no kernel during steps that ran: another profiler holds the GPU's counters")

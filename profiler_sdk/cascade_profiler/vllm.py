@@ -17,21 +17,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from cascade_profiler.arming import arm
+from cascade_profiler.arming import arm, is_armed_for_graphs
 from cascade_profiler.orders import Orders, standing_orders
 from cascade_profiler.saying import forget, say
 
 if TYPE_CHECKING:
     from cascade_schemas.events import CollectorFound
 
+    from cascade_profiler.captures import CaptureWindow
     from cascade_profiler.collect import Collector
-    from cascade_profiler.kineto import Seen
+    from cascade_profiler.kineto import Capture, Seen
 
 WORKER_MODULE = "vllm.v1.worker.gpu_worker"
+GRAPHS_MODULE = "vllm.v1.worker.gpu.cudagraph_utils"  # of the second model runner
 WRAPPED = ("execute_model", "sample_tokens")
 START, STOP, FETCH = "cascade_start", "cascade_stop", "cascade_fetch"
 
@@ -85,6 +88,7 @@ class _Seat:
         self.schedule = Schedule()
         self.rank = 0
         self.has_profiled = False  # host times are of no use any more
+        self.captures: CaptureWindow | None = None  # of the engine's graphs, where they were recorded
 
 
 class Schedule:
@@ -163,6 +167,7 @@ def _wrap(worker_class: Any) -> None:
 
     worker_class.execute_model = execute_model
     worker_class.sample_tokens = sample_tokens
+    _wrap_warm_up(worker_class)
     shutdown = getattr(worker_class, "shutdown", None)
     if shutdown is not None:
 
@@ -172,6 +177,118 @@ def _wrap(worker_class: Any) -> None:
             return shutdown(self, *args, **kwargs)
 
         worker_class.shutdown = ended
+
+
+# --- graphs, while the engine captures them --------------------------------------------------------------------------
+
+
+def _wrap_warm_up(worker_class: Any) -> None:
+    warm_up = getattr(worker_class, "compile_or_warm_up_model", None)
+    if warm_up is None:
+        return
+
+    @functools.wraps(warm_up)
+    def compile_or_warm_up_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _wants_captures(self):
+            try:
+                _watch_capture(self.model_runner)
+            except Exception as error:  # noqa: BLE001 - the job comes first
+                say(f"the capture of graphs cannot be recorded ({type(error).__name__}: {error}); the job goes on")
+        return warm_up(self, *args, **kwargs)
+
+    worker_class.compile_or_warm_up_model = compile_or_warm_up_model
+
+
+def _wants_captures(worker: Any) -> bool:
+    orders = _seat.standing
+    is_wanted = is_armed_for_graphs() if orders is None else (orders.mode, orders.collector) in _WITH_OPS
+    if is_wanted and getattr(getattr(worker, "profiler_config", None), "capture_torch_profiler", False):
+        say("this job records the capture of its graphs itself; import those files together with the recording's")
+        return False
+    return is_wanted
+
+
+_WITH_OPS = {("kernels", name) for name in ("", "torch", "vllm")}
+
+
+def _watch_capture(runner: Any) -> None:
+    """Record the next `capture_model` of a model runner, and only that."""
+    capture_model = runner.capture_model
+
+    @functools.wraps(capture_model)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        del runner.capture_model  # it is the class's again
+        window = _begin_window()
+        if window is None:
+            return capture_model(*args, **kwargs)
+        with _named_captures():
+            try:
+                return capture_model(*args, **kwargs)
+            finally:
+                _end_window(window)
+
+    runner.capture_model = watched
+
+
+def _begin_window() -> CaptureWindow | None:
+    try:
+        from cascade_profiler.captures import CaptureWindow  # noqa: PLC0415 - only where graphs are recorded
+        from cascade_profiler.collect import TorchCollector  # noqa: PLC0415
+
+        collector = TorchCollector(sys.modules["torch"], is_tried_out=False)
+        return CaptureWindow(collector) if collector.has_gpu else None
+    except Exception as error:  # noqa: BLE001 - the job comes first
+        say(f"the capture of graphs is not recorded ({type(error).__name__}: {error}); shapes are solved instead")
+        return None
+
+
+def _end_window(window: CaptureWindow) -> None:
+    try:
+        window.end()
+        _seat.captures, _seat.has_profiled = window, True
+    except Exception as error:  # noqa: BLE001 - the job comes first
+        say(f"the capture of graphs was not recorded ({type(error).__name__}: {error}); shapes are solved instead")
+
+
+@contextmanager
+def _named_captures() -> Iterator[None]:
+    """The first model runner says in the profile which batch size it captures; of the second it is said here."""
+    manager = getattr(sys.modules.get(GRAPHS_MODULE), "CudaGraphManager", None)
+    if manager is None:
+        yield
+        return
+    capture = manager.capture
+
+    @functools.wraps(capture)
+    def named(self: Any, create_forward_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return capture(self, _naming(create_forward_fn), *args, **kwargs)
+
+    manager.capture = named
+    try:
+        yield
+    finally:
+        manager.capture = capture
+
+
+def _naming(create_forward_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes the forward pass of a batch size, whose passes that are captured carry its name."""
+    torch = sys.modules["torch"]
+
+    def create(desc: Any, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+        forward = create_forward_fn(desc, *args, **kwargs)
+
+        def run(mode: Any) -> Any:
+            if mode.name != "PIECEWISE" and not torch.cuda.is_current_stream_capturing():
+                return forward(mode)  # a warm-up
+            with torch.profiler.record_function(f"capture_{desc.num_tokens}_{desc.cg_mode.name}"):
+                return forward(mode)
+
+        return run
+
+    return create
+
+
+# --- orders from the environment -----------------------------------------------------------------------------------
 
 
 def _follow_standing_orders(worker: Any) -> bool:
@@ -262,6 +379,9 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
         for one in found:
             if one.state == "used" and one.said:
                 say(f"{one.name}: {one.said}")
+    captures: list[Capture] = []
+    if collector is not None and collector.has_gpu and _seat.captures is not None:
+        captures = _seat.captures.found()
     device = device_facts()
     clock = aligned_clock()
     is_on_gpu = collector.has_gpu if collector is not None else bool(device["gpu_name"])
@@ -281,6 +401,7 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
         engine="vllm",
         engine_version=str(getattr(sys.modules.get("vllm"), "__version__", "")),
         collectors=tuple(found),
+        capture_count=len(captures),
         **device,
     )
     destination = destination_of(orders.destination, trace_id=orders.trace_id, rank=rank, token=orders.token)
@@ -292,7 +413,7 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
         profile = HostProfileRecorded.model_validate(
             {**orders.host_profile, "trace_id": orders.trace_id, "type": "HostProfileRecorded"}
         )
-    recorder = Recorder(started, destination, spool, memory_bytes_limit=orders.memory_bytes_limit)
+    recorder = Recorder(started, destination, spool, captures=captures, memory_bytes_limit=orders.memory_bytes_limit)
     _seat.schedule = Schedule()
     _seat.destination, _seat.rank = destination, rank
     _seat.has_profiled |= collector is not None

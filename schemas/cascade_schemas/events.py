@@ -115,7 +115,7 @@ class RecordingStarted(Event):
 
 
 class GraphCaptured(ColumnarEvent):
-    """The engine captured its graphs for one batch size: the launches that a replay repeats, in order, with their ops."""
+    """The engine captured its graphs for one batch size: the launches that a replay repeats, in order."""
 
     topic: ClassVar[str] = "traces"
     key_field: ClassVar[str] = "trace_id"

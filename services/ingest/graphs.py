@@ -9,9 +9,9 @@ batch size. On ROCm a captured launch names its kernel, so names are compared; o
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,13 @@ class Capture:
     text: str
     batch_size: int
     graphs: tuple[tuple[CapturedLaunch, ...], ...]
+
+
+class Replay(NamedTuple):
+    """What one step launched: its tokens (0: unknown), and its graph launches in order, by correlation id."""
+
+    tokens: int
+    graphs: Sequence[int]
 
 
 def is_capture(raw: RawTrace) -> bool:
@@ -76,35 +83,44 @@ def captures(raw: RawTrace) -> list[Capture]:
 
 def join_captures(joint: Joined, known: Sequence[Capture]) -> None:
     """Give replayed kernels the op, shapes and launch configuration of their capture, where one fits."""
-    raw, gpu = joint.raw, joint.gpu
-    rows_of: dict[int, list[int]] = defaultdict(list)
-    replayed = np.flatnonzero((joint.graph >= 0) & gpu.is_kernel)  # in order of start
-    for row in replayed.tolist():
-        rows_of[int(joint.graph[row])].append(row)
-    if not rows_of or not known:
+    raw = joint.raw
+    replayed = np.unique(joint.graph[(joint.graph >= 0) & joint.gpu.is_kernel])
+    if not len(replayed) or not known:
         return
-    graph_rows = np.flatnonzero(np.isin(raw.calls.correlation, list(rows_of)))
+    graph_rows = np.flatnonzero(np.isin(raw.calls.correlation, replayed))
     graph_rows = graph_rows[np.argsort(raw.calls.start_ns[graph_rows], kind="stable")]
     steps = find_steps(raw.annotations)
     step_of_row = step_of_times(steps, raw.calls.start_ns[graph_rows], raw.calls.thread[graph_rows])
     launches_of: dict[int, list[int]] = defaultdict(list)
     for row, step in zip(graph_rows.tolist(), step_of_row.tolist(), strict=True):
         launches_of[step].append(int(raw.calls.correlation[row]))
-    pen = _Pen(joint)
+    replays = []
     for step, correlations in launches_of.items():
         words = steps[step].words if step >= 0 else None
-        tokens = words.context_tokens + words.generation_tokens if words else 0
-        for place, correlation in enumerate(correlations):
+        replays.append(Replay(words.context_tokens + words.generation_tokens if words else 0, correlations))
+    join_replays(joint, known, replays)
+
+
+def join_replays(joint: Joined, known: Sequence[Capture], replays: Iterable[Replay]) -> None:
+    """As join_captures, for steps whose tokens and graph launches have been found already."""
+    rows_of: dict[int, list[int]] = defaultdict(list)
+    for row in np.flatnonzero((joint.graph >= 0) & joint.gpu.is_kernel).tolist():  # in order of start
+        rows_of[int(joint.graph[row])].append(row)
+    pen = _Pen(joint)
+    quality = joint.raw.quality
+    for replay in replays:
+        by_size = sorted(known, key=lambda c: (c.batch_size < replay.tokens, c.batch_size))
+        for place, correlation in enumerate(replay.graphs):
             rows = rows_of[correlation]
             reasons: list[str] = []
-            for capture in sorted(known, key=lambda c: (c.batch_size < tokens, c.batch_size)):
-                pairs = _fit(joint, rows, capture, place, len(correlations), reasons)
+            for capture in by_size:
+                pairs = _fit(joint, rows, capture, place, len(replay.graphs), reasons)
                 if pairs:
                     for row, launch in pairs:
                         pen.write(row, launch, capture.batch_size)
                     break
             else:
-                raw.quality.capture_mismatch = raw.quality.capture_mismatch or (
+                quality.capture_mismatch = quality.capture_mismatch or (
                     f"The capture trace does not fit and was not used: {reasons[0]}; "
                     "give the capture that was recorded by the same run."
                 )

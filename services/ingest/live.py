@@ -1,8 +1,9 @@
 """Traces as they are recorded: what the SDK says in, catalog events out, each as soon as it is certain.
 
-A step becomes part of the catalog when all of its launches are here, so nothing said is ever taken back; launches are
-said in the order of their sequence numbers. What is said is a function of what was recorded alone: duplicates change
-nothing, a different order of arrival only when something is said. Importing the recorded file afterwards is this fold.
+A step becomes part of the catalog when all of its launches are here, and all graph captures that its rank promised, so
+nothing said is ever taken back; launches are said in the order of their sequence numbers. What is said is a function of
+what was recorded alone: duplicates change nothing, a different order of arrival only when something is said. Importing
+the recorded file afterwards is this fold.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pyarrow as pa
 from cascade_schemas.batches import LAUNCHES
 from cascade_schemas.events import (
     AnyEvent,
+    GraphCaptured,
     HostProfileMeasured,
     HostProfileRecorded,
     KernelTaskTraced,
@@ -38,6 +40,7 @@ from cascade_schemas.model import ModelSpec
 
 from services.ingest.assemble import TaskTable, measure_quality, redacted
 from services.ingest.derive import CannotDerive, derive_step, is_copy
+from services.ingest.graphs import Capture, join_replays
 from services.ingest.imported import (
     ROWS_PER_EVENT,
     ImportedStep,
@@ -46,7 +49,7 @@ from services.ingest.imported import (
     TraceMetadata,
     source_gpu_of,
 )
-from services.ingest.recorded import imported_step, joined_rows, traced_ops
+from services.ingest.recorded import capture_of, imported_step, joined_rows, replay_of, traced_ops
 from services.kernels.recover import recover_step
 
 SILENCE_LIMIT_MS = 60_000
@@ -57,10 +60,17 @@ _SILENT = (
 )
 
 Recorded = (
-    RecordingStarted | LaunchesRecorded | OpsRecorded | StepRecorded | HostProfileRecorded | TraceHeartbeat | TraceEnded
+    RecordingStarted
+    | GraphCaptured
+    | LaunchesRecorded
+    | OpsRecorded
+    | StepRecorded
+    | HostProfileRecorded
+    | TraceHeartbeat
+    | TraceEnded
 )
-RECORDED_TYPES = ("RecordingStarted", "LaunchesRecorded", "OpsRecorded", "StepRecorded", "HostProfileRecorded",
-                  "TraceHeartbeat", "TraceEnded")  # fmt: skip
+RECORDED_TYPES = ("RecordingStarted", "GraphCaptured", "LaunchesRecorded", "OpsRecorded", "StepRecorded",
+                  "HostProfileRecorded", "TraceHeartbeat", "TraceEnded")  # fmt: skip
 
 
 class LiveIngest:
@@ -162,7 +172,14 @@ class _Rank:
     steps: dict[int, StepRecorded] = field(default_factory=dict)  # heard, and waiting for their rows
     heard_steps: set[int] = field(default_factory=set)
     said_count: int = 0  # launches
+    capture_count: int = 0  # as the rank promised
+    captures: dict[int, Capture] = field(default_factory=dict)
     ended: TraceEnded | None = None
+
+    @property
+    def has_captures(self) -> bool:
+        """No launch is said before: a replay's ops and shapes are in them."""
+        return len(self.captures) >= self.capture_count
 
     @property
     def is_whole(self) -> bool:
@@ -170,6 +187,7 @@ class _Rank:
         end = self.ended
         return (
             end is not None
+            and self.has_captures
             and len(self.heard_steps) >= end.step_count
             and self.launches.next_seq >= end.launch_count
             and self.ops.next_seq >= end.op_count
@@ -225,7 +243,8 @@ class LiveTrace:
         """The first rank says what the trace is of; time 0 is when the first of all ranks began, so all are awaited."""
         if self._started is None:
             yield from self._start(event)
-        self._ranks.setdefault(event.rank, _Rank())
+        rank = self._ranks.setdefault(event.rank, _Rank())
+        rank.capture_count = max(rank.capture_count, event.capture_count)
         self._began_ns.setdefault(event.rank, event.began_ns)
         if self._base_ns is None and len(self._began_ns) >= self._rank_count:
             yield from self._begin()
@@ -242,6 +261,8 @@ class LiveTrace:
             return
         rank = self._ranks.setdefault(event.rank, _Rank())
         match event:
+            case GraphCaptured():
+                rank.captures.setdefault(event.capture, capture_of(event))
             case LaunchesRecorded():
                 rank.launches.take(event.first_seq, event.rows)
             case OpsRecorded():
@@ -337,6 +358,8 @@ class LiveTrace:
     def _advance(self, number: int, *, is_last: bool = False) -> Iterator[AnyEvent]:
         """Say the runs at the head of a rank's rows that are whole; at the end, all that are left."""
         rank = self._ranks[number]
+        if not (rank.has_captures or is_last):
+            return
         rows = rank.ops if self._is_derived else rank.launches
         while rows.runs:
             run = rows.runs[0]
@@ -361,6 +384,10 @@ class LiveTrace:
     ) -> Iterator[AnyEvent]:
         assert self._started is not None
         joint = joined_rows(rows)
+        if rank.captures:
+            tokens = sum(step.q_lengths) if step is not None else 0
+            join_replays(joint, [rank.captures[key] for key in sorted(rank.captures)], [replay_of(joint, rows, tokens)])
+            self._quality.capture_mismatch = self._quality.capture_mismatch or joint.raw.quality.capture_mismatch
         measure_quality(joint, self._quality)
         steps = [imported_step(step)] if step is not None else []
         inside = np.full(rows.num_rows, 0 if step is not None else -1, dtype=np.int64)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-from cascade_schemas.events import StepRecorded
+from cascade_schemas.events import GraphCaptured, StepRecorded
 
 from services.ingest.assemble import (
     Collective,
@@ -24,6 +24,7 @@ from services.ingest.assemble import (
     RawTrace,
 )
 from services.ingest.derive import TracedOp
+from services.ingest.graphs import Capture, CapturedLaunch, Replay
 from services.ingest.imported import ImportedStep, Phase, QualityReport
 
 _CONFIG = ("name", "grid", "block", "cluster", "registers", "shared_memory_bytes", "moved_bytes", "is_kernel",
@@ -82,7 +83,7 @@ def joined_rows(rows: pa.RecordBatch) -> Joined:
             stream=_integers(rows, "stream"),
             correlation=np.zeros(count, dtype=np.int64),
             external=np.full(count, -1, dtype=np.int64),
-            config=said.config,
+            config=said.config.copy(),  # a capture's facts are written over it
             is_kernel=is_kernel,
             graph_node=np.maximum(_integers(rows, "graph_node"), 0),
         ),
@@ -98,7 +99,7 @@ def joined_rows(rows: pa.RecordBatch) -> Joined:
         raw,
         raw.gpu,
         np.where(has_host, np.cumsum(has_host) - 1, -1),
-        said.op,
+        said.op.copy(),
         _integers(rows, "graph"),
         np.zeros(count, dtype=bool),
         np.zeros(count, dtype=np.int64),
@@ -134,6 +135,31 @@ def _stream(rows: pa.RecordBatch) -> bytes:
         writer.write_batch(rows)
     content: bytes = sink.getvalue().to_pybytes()
     return content
+
+
+def capture_of(event: GraphCaptured) -> Capture:
+    """What the engine captured for one batch size, as the capture's trace would have told it."""
+    graphs: list[list[CapturedLaunch]] = [[] for _ in range(event.graph_count)]
+    for row in event.rows.to_pylist():
+        config = None
+        if row["name"]:
+            grid, block = (tuple(row[name]) if row[name] else None for name in ("grid", "block"))
+            config = LaunchConfig(row["name"], grid, block, shared_memory_bytes=row["shared_memory_bytes"])
+        op = _op_facts(row) if row["op"] else None
+        if row["graph"] < event.graph_count:
+            graphs[row["graph"]].append(CapturedLaunch(config, op))
+    return Capture(event.text[:80], event.batch_size, tuple(tuple(graph) for graph in graphs))
+
+
+def replay_of(joint: Joined, rows: pa.RecordBatch, tokens: int) -> Replay:
+    """The graph launches among a step's rows, in the order in which the host made them."""
+    host_ns = _integers(rows, "host_launch_ns")
+    replayed = np.flatnonzero((joint.graph >= 0) & joint.gpu.is_kernel)
+    began_ns: dict[int, int] = {}
+    for row in replayed.tolist():
+        graph = int(joint.graph[row])
+        began_ns[graph] = min(int(host_ns[row]), began_ns.get(graph, int(host_ns[row])))
+    return Replay(tokens, sorted(began_ns, key=lambda graph: began_ns[graph]))
 
 
 def traced_ops(rows: pa.RecordBatch) -> list[TracedOp]:

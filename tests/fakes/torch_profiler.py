@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
 from typing import Any
@@ -55,6 +57,7 @@ class FakeTorch:
         self.cuda = SimpleNamespace(
             is_available=lambda: has_gpu,
             current_device=lambda: 0,
+            is_current_stream_capturing=lambda: self.is_capturing,
             get_device_properties=lambda _: SimpleNamespace(
                 name="NVIDIA A100-SXM4-80GB", major=8, minor=0, multi_processor_count=108, total_memory=80 << 30
             ),
@@ -62,12 +65,15 @@ class FakeTorch:
         config = SimpleNamespace(_ExperimentalConfig=lambda **_: object())
         self._C = SimpleNamespace(_profiler=config)
         activity = SimpleNamespace(CPU="cpu", CUDA="cuda")
-        self.profiler = SimpleNamespace(ProfilerActivity=activity, profile=lambda **_: Profile(self))
+        self.profiler = SimpleNamespace(
+            ProfilerActivity=activity, profile=lambda **_: Profile(self), record_function=self._annotated
+        )
         self.is_blind = is_blind
         self.has_gpu = has_gpu
         self.sessions = 0
         self.fails_at: int | None = None
         self.running: Profile | None = None
+        self.is_capturing = False
         self._correlation = 0
 
     def ones(self, *_: Any, **__: Any) -> Any:
@@ -81,17 +87,53 @@ class FakeTorch:
             return
         for _ in range(count):
             now = time.time_ns()
-            self._correlation += 1
-            number = self._correlation
             op = Event("cpu_op", "aten::mm", now, 3000, shapes=([rows, 128], [128, 256]), dtypes=("c10::BFloat16",) * 2)
             running.seen.append(op)
             if not self.has_gpu or self.is_blind:
                 continue
-            running.seen.append(Event("cuda_runtime", "cudaLaunchKernel", now + 500, 800, correlation=number))
-            args = {"grid": [rows, 1, 1], "block": [128, 1, 1], "registers per thread": 90, "shared memory": 1024,
-                    "stream": 7}  # fmt: skip
-            kernel = Event("kernel", "ampere_bf16_gemm_tn", now + 9000, 4000 + rows, correlation=number, args=args)
-            running.seen.append(kernel)
+            correlation = self._called("cudaLaunchKernel", now + 500)
+            if not self.is_capturing:
+                self._ran(correlation, rows, now + 9000)
+
+    @contextmanager
+    def graph(self) -> Iterator[None]:
+        """What is launched inside is captured rather than run."""
+        self._called("cudaStreamBeginCapture")
+        self.is_capturing = True
+        try:
+            yield
+        finally:
+            self.is_capturing = False
+            self._called("cudaStreamEndCapture")
+
+    def replay(self, count: int, rows: int) -> None:
+        """A graph of so many GEMMs, launched at once."""
+        if self.running is None:
+            return
+        correlation = self._called("cudaGraphLaunch")
+        for place in range(count):
+            self._ran(correlation, rows, time.time_ns() + 9000 + 5000 * place)
+
+    @contextmanager
+    def _annotated(self, name: str) -> Iterator[None]:
+        began = time.time_ns()
+        yield
+        if self.running is not None:
+            self.running.seen.append(Event("user_annotation", name, began, time.time_ns() - began))
+
+    def _called(self, name: str, at_ns: int | None = None) -> int:
+        self._correlation += 1
+        if self.running is not None:
+            at_ns = time.time_ns() if at_ns is None else at_ns
+            self.running.seen.append(Event("cuda_runtime", name, at_ns, 800, correlation=self._correlation))
+        return self._correlation
+
+    def _ran(self, correlation: int, rows: int, start_ns: int) -> None:
+        args = {"grid": [rows, 1, 1], "block": [128, 1, 1], "registers per thread": 90, "shared memory": 1024,
+                "stream": 7}  # fmt: skip
+        kernel = Event("kernel", "ampere_bf16_gemm_tn", start_ns, 4000 + rows, correlation=correlation, args=args)
+        assert self.running is not None
+        self.running.seen.append(kernel)
 
 
 class Profile:

@@ -81,7 +81,7 @@ export interface GpuSpec {
   readonly tdp_w: number
 }
 
-/** The engine captured its graphs for one batch size: the launches that a replay repeats, in order, with their ops. */
+/** The engine captured its graphs for one batch size: the launches that a replay repeats, in order. */
 export interface GraphCaptured {
   readonly type: 'GraphCaptured'
   readonly trace_id: string
