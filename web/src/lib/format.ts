@@ -62,7 +62,9 @@ export function percent(value: Ratio): string {
 }
 
 export function count(value: number): string {
-  return value.toLocaleString('en-US').replace(/,/g, THIN_SPACE)
+  const [whole = '0', part] = String(Math.abs(value)).split('.')
+  const spaced = whole.replace(/\B(?=(\d{3})+$)/g, THIN_SPACE)
+  return (value < 0 ? MINUS : '') + spaced + (part === undefined ? '' : `.${part}`)
 }
 
 /** 1 word, 2 words. */
@@ -83,9 +85,10 @@ export function rate(perSecond: number, unit: string): string {
   return `${digits(perSecond / 1000 ** step)} ${prefixes[step] ?? ''}${unit}/s`
 }
 
-export function clock(at: LogMs): string {
-  return new Date(at).toLocaleTimeString('en-GB', { hour12: false })
-}
+// Made once: a page that scrubs writes the time sixty times a second.
+const CLOCK = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit', hour12: false })
+
+export const clock = (at: LogMs): string => CLOCK.format(at)
 
 export function dateAndClock(at: LogMs, now: LogMs): string {
   const date = new Date(at)

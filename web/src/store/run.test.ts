@@ -184,7 +184,7 @@ describe('a run in the making', () => {
   it('has no number, and says why, before anything is predicted', () => {
     const run = folded(asked)
     expect(metricOf(only(run), 'tpot')).toBeNull()
-    expect(reasonFor(run, only(run), 'tpot')).toBe('not predicted yet')
+    expect(reasonFor(only(run), 'tpot', false)).toBe('not predicted yet')
   })
 
   it('gives a config that does not fit a word and no number', () => {
@@ -202,7 +202,7 @@ describe('a run in the making', () => {
     })
     expect(infeasible(only(run))).toContain('140 GiB')
     expect(metricOf(only(run), 'ttft')).toBeNull()
-    expect(reasonFor(run, only(run), 'ttft')).toContain('140 GiB')
+    expect(reasonFor(only(run), 'ttft', true)).toContain('140 GiB')
   })
 
   it('counts progress by the time of the tasks that have a result, not by their number', () => {

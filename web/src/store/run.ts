@@ -2,7 +2,7 @@ import type { FeedEvent } from '../feed/events'
 import { unreachable } from '../lib/unreachable'
 import { ms, msOfNs, ns, ratio, ratioOfPpm, type Estimate, type Ms, type Ratio } from '../lib/units'
 import { provenanceOf, type Provenance } from '../lib/words'
-import type { Estimate as EstimateNs, RunConfig, RunRequested } from '../schema/events'
+import type { Estimate as EstimateNs, RunConfig, RunRequested, StepTraced } from '../schema/events'
 
 /** What is known of a run: a fold of its events and its trace's, the same as the server's. */
 export interface Run {
@@ -121,18 +121,19 @@ export function emptyRun(runId: string): Run {
   }
 }
 
-/** Many events at once: neighbours that only say that tasks exist are taken together, since traces have thousands. */
+/**
+ * Many events at once. Those that only say that tasks or steps exist are taken together, since traces have thousands and
+ * no other event rests on them.
+ */
 export function applyAll(run: Run, events: readonly (FeedEvent | null)[]): Run {
-  let tasks: string[] = []
+  const tasks: string[] = []
+  const steps: StepTraced[] = []
   for (const event of events) {
-    if (event?.type === 'KernelTaskTraced') {
-      tasks.push(event.task_id)
-      continue
-    }
-    run = applyEvent(withTasks(run, tasks), event)
-    tasks = []
+    if (event?.type === 'KernelTaskTraced') tasks.push(event.task_id)
+    else if (event?.type === 'StepTraced') steps.push(event)
+    else run = applyEvent(run, event)
   }
-  return withTasks(run, tasks)
+  return withSteps(withTasks(run, tasks), steps)
 }
 
 export function applyEvent(run: Run, event: FeedEvent | null): Run {
@@ -156,13 +157,7 @@ export function applyEvent(run: Run, event: FeedEvent | null): Run {
     case 'KernelTaskTraced':
       return withTasks(run, [event.task_id])
     case 'StepTraced':
-      return withTrace(run, {
-        steps: new Map(run.trace.steps).set(event.step, {
-          phase: event.phase,
-          contextTokens: event.context_tokens,
-          generationRequests: event.generation_requests,
-        }),
-      })
+      return withSteps(run, [event])
     case 'TraceCompleted':
       return withTrace(run, {
         status: 'complete',
@@ -177,34 +172,14 @@ export function applyEvent(run: Run, event: FeedEvent | null): Run {
     case 'RunCancelled':
       return run.status === 'running' || run.status === 'unknown' ? { ...run, status: 'cancelled' } : run
     case 'KernelsSimulated':
-      return withConfig(run, event.config_id, (config) =>
-        withResults(config, event.rows.texts('task_id'), event.rows.texts('family'), event.rows.numbers('duration_ns')),
-      )
+      return withConfig(run, event.config_id, (config) => withResults(config, simulatedRows(event)))
     case 'KernelsPredicted': {
-      const [ids, counts] = [event.rows.texts('task_id'), event.rows.numbers('launch_count')]
-      const [durations, p90s] = [event.rows.numbers('duration_ns'), event.rows.numbers('p90_ns')]
-      return withConfig(run, event.config_id, (config) => ({
-        ...config,
-        predicted: ids.map((taskId, row) => ({
-          taskId,
-          launchCount: counts[row] ?? 0,
-          durationNs: durations[row] ?? null,
-          p90Ns: p90s[row] ?? null,
-        })),
-      }))
+      const predicted = predictedKernels(event)
+      return withConfig(run, event.config_id, (config) => ({ ...config, predicted }))
     }
     case 'StepsPredicted': {
-      const [steps, phases] = [event.rows.numbers('step'), event.rows.texts('phase')]
-      const [values, p10s, p90s] = (['duration_ns', 'p10_ns', 'p90_ns'] as const).map((name) => event.rows.numbers(name))
-      return withConfig(run, event.config_id, (config) => ({
-        ...config,
-        assumptions: [...event.assumptions].sort(),
-        steps: steps.map((step, row) => ({
-          step: step ?? 0,
-          phase: phases[row] ?? 'unknown',
-          duration: estimate({ value_ns: values?.[row] ?? 0, p10_ns: p10s?.[row] ?? 0, p90_ns: p90s?.[row] ?? 0 }),
-        })),
-      }))
+      const steps = predictedSteps(event)
+      return withConfig(run, event.config_id, (config) => ({ ...config, assumptions: [...event.assumptions].sort(), steps }))
     }
     case 'RequestPredicted':
       return withConfig(run, event.config_id, (config) => ({
@@ -307,6 +282,15 @@ function withTasks(run: Run, taskIds: readonly string[]): Run {
   return withTrace(run, { tasks: new Set([...run.trace.tasks, ...taskIds]) })
 }
 
+function withSteps(run: Run, traced: readonly StepTraced[]): Run {
+  if (traced.length === 0) return run
+  const steps = new Map(run.trace.steps)
+  for (const event of traced) {
+    steps.set(event.step, { phase: event.phase, contextTokens: event.context_tokens, generationRequests: event.generation_requests })
+  }
+  return withTrace(run, { steps })
+}
+
 function withConfig(run: Run, configId: string, change: (config: Config) => Config): Run {
   return {
     ...run,
@@ -314,11 +298,50 @@ function withConfig(run: Run, configId: string, change: (config: Config) => Conf
   }
 }
 
+/** What an event's rows say, read once: a moment is folded again each time one comes to it. */
+function remembered<Event extends object, Value>(read: (event: Event) => Value): (event: Event) => Value {
+  const known = new WeakMap<Event, Value>()
+  return (event) => {
+    const before = known.get(event)
+    if (before !== undefined) return before
+    const value = read(event)
+    known.set(event, value)
+    return value
+  }
+}
+
+type Of<Type extends FeedEvent['type']> = Extract<FeedEvent, { readonly type: Type }>
+
+const predictedKernels = remembered(({ rows }: Of<'KernelsPredicted'>): readonly PredictedKernel[] => {
+  const [ids, counts] = [rows.texts('task_id'), rows.numbers('launch_count')]
+  const [durations, p90s] = [rows.numbers('duration_ns'), rows.numbers('p90_ns')]
+  return ids.map((taskId, row) => ({
+    taskId,
+    launchCount: counts[row] ?? 0,
+    durationNs: durations[row] ?? null,
+    p90Ns: p90s[row] ?? null,
+  }))
+})
+
+const predictedSteps = remembered(({ rows }: Of<'StepsPredicted'>): readonly PredictedStep[] => {
+  const [steps, phases] = [rows.numbers('step'), rows.texts('phase')]
+  const [values, p10s, p90s] = (['duration_ns', 'p10_ns', 'p90_ns'] as const).map((name) => rows.numbers(name))
+  return steps.map((step, row) => ({
+    step: step ?? 0,
+    phase: phases[row] ?? 'unknown',
+    duration: estimate({ value_ns: values?.[row] ?? 0, p10_ns: p10s?.[row] ?? 0, p90_ns: p90s?.[row] ?? 0 }),
+  }))
+})
+
+const simulatedRows = remembered(({ rows }: Of<'KernelsSimulated'>) => ({
+  taskIds: rows.texts('task_id'),
+  families: rows.texts('family'),
+  durations: rows.numbers('duration_ns'),
+}))
+
 function withResults(
   config: Config,
-  taskIds: readonly string[],
-  families: readonly string[],
-  durations: readonly (number | null)[],
+  { taskIds, families, durations }: ReturnType<typeof simulatedRows>,
 ): Config {
   const results = new Map(config.results)
   let failedCount = config.failedCount
@@ -379,7 +402,20 @@ export type Metric = 'kernel' | 'prefill' | 'decode' | 'ttft' | 'tpot'
 
 export const METRICS: readonly Metric[] = ['kernel', 'prefill', 'decode', 'ttft', 'tpot']
 
+const metrics = new WeakMap<Config, Map<Metric, Estimate | null>>()
+
+/** Worked out once per state of a config: tiles, table and headline all ask for the same ones. */
 export function metricOf(config: Config, metric: Metric): Estimate | null {
+  const known = metrics.get(config) ?? new Map<Metric, Estimate | null>()
+  metrics.set(config, known)
+  const before = known.get(metric)
+  if (before !== undefined) return before
+  const found = estimateOf(config, metric)
+  known.set(metric, found)
+  return found
+}
+
+function estimateOf(config: Config, metric: Metric): Estimate | null {
   if (infeasible(config) !== '') return null
   switch (metric) {
     case 'kernel':
@@ -397,10 +433,10 @@ export function metricOf(config: Config, metric: Metric): Estimate | null {
 }
 
 /** Why this metric has no number, where that is known. */
-export function reasonFor(run: Run, config: Config, metric: Metric): string {
+export function reasonFor(config: Config, metric: Metric, isRunOver: boolean): string {
   if (infeasible(config) !== '') return infeasible(config)
   if (config.request === null) {
-    return isOver(run) ? 'the run ended before this was predicted' : 'not predicted yet'
+    return isRunOver ? 'the run ended before this was predicted' : 'not predicted yet'
   }
   if (metric === 'ttft') return config.request.ttftReason
   if (metric === 'tpot') return config.request.tpotReason

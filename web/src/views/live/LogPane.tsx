@@ -1,9 +1,9 @@
 import { getRouteApi } from '@tanstack/react-router'
-import { useEffect, useRef, useState, type ReactNode } from 'react'
+import { memo, useEffect, useRef, useState, type ReactNode } from 'react'
 import { api } from '../../lib/api'
 import { counted, count } from '../../lib/format'
 import { letter, shortName } from '../../lib/gpus'
-import { isOver, requestedConfigs, type Run } from '../../store/run'
+import type { RunConfig } from '../../schema/events'
 import { Problem } from '../Problem'
 import styles from './LogPane.module.css'
 import { LogView } from './logView'
@@ -12,11 +12,10 @@ const GROWS_EVERY_MS = 1000
 const route = getRouteApi('/runs/$runId/')
 
 /** What a config's simulator says, by number from the server; follows the newest line until one scrolls away from it. */
-export function LogPane({ run }: { readonly run: Run }) {
+export const LogPane = memo(function LogPane({ runId, configs, isGrowing }: { readonly runId: string; readonly configs: readonly RunConfig[]; readonly isGrowing: boolean }) {
   const { log: chosen } = route.useSearch()
   const navigate = route.useNavigate()
-  const configs = requestedConfigs(run)
-  const config = configs.find(({ spec }) => spec.label === chosen) ?? configs[0]
+  const config = configs.find(({ label }) => label === chosen) ?? configs[0]
   const choose = (label: string) => void navigate({ search: (before) => ({ ...before, log: label }), replace: true, resetScroll: false })
   return (
     <section className="panel" aria-labelledby="log">
@@ -26,16 +25,16 @@ export function LogPane({ run }: { readonly run: Run }) {
         </p>
       ) : (
         <OneLog
-          key={config.spec.config_id}
-          runId={run.runId}
-          configId={config.spec.config_id}
-          isGrowing={!isOver(run)}
+          key={config.config_id}
+          runId={runId}
+          configId={config.config_id}
+          isGrowing={isGrowing}
           choice={
-            <select className="field" aria-label="Whose log" value={config.spec.label} onChange={(event) => choose(event.target.value)}>
-              {configs.map(({ spec }, index) => (
-                <option key={spec.config_id} value={spec.label}>
-                  {letter(index)} {shortName(spec.gpu)}
-                  {spec.label.includes(':') ? ` ${spec.label.slice(spec.label.indexOf(':') + 1)}` : ''}
+            <select className="field" aria-label="Whose log" value={config.label} onChange={(event) => choose(event.target.value)}>
+              {configs.map(({ config_id: id, label, gpu }, index) => (
+                <option key={id} value={label}>
+                  {letter(index)} {shortName(gpu)}
+                  {label.includes(':') ? ` ${label.slice(label.indexOf(':') + 1)}` : ''}
                 </option>
               ))}
             </select>
@@ -44,7 +43,7 @@ export function LogPane({ run }: { readonly run: Run }) {
       )}
     </section>
   )
-}
+})
 
 interface OneLogProps {
   readonly runId: string

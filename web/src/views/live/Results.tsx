@@ -1,8 +1,9 @@
-import { useState } from 'react'
-import { MISSING, percent, signedPercent, timeUnit } from '../../lib/format'
+import { memo, useMemo, useState } from 'react'
+import { MISSING, percent, signedPercent, timeUnit, type TimeUnit } from '../../lib/format'
 import { classOf, isHypothetical, letter, shortName } from '../../lib/gpus'
 import { assumptionSentence, DEFINITION } from '../../lib/words'
-import { infeasible, isPredicted, METRICS, metricOf, reasonFor, requestedConfigs, type Config, type Metric, type Run } from '../../store/run'
+import { infeasible, isOver, isPredicted, METRICS, metricOf, reasonFor, requestedConfigs, type Config, type Metric, type Run } from '../../store/run'
+import type { Ms } from '../../lib/units'
 import { Interval, scaleOf } from '../Interval'
 import styles from './Results.module.css'
 
@@ -37,6 +38,10 @@ export function Results({ run }: { readonly run: Run }) {
     if (left === undefined || right === undefined) return Number(left === undefined) - Number(right === undefined)
     return (left - right) * direction
   })
+  // A row is rendered again where its config or its column's scale changed, and not because the run went on.
+  const scales = columns.map(({ metric, unit, scale }) => `${metric} ${unit} ${scale}`).join()
+  // eslint-disable-next-line react-hooks/exhaustive-deps
+  const shared = useMemo(() => columns.map(({ metric, unit, scale }): Shared => ({ metric, unit, scale })), [scales])
   const press = (by: Sort['by']) => setSort((now) => ({ by, isDescending: now.by === by && !now.isDescending }))
   return (
     <section className="panel" aria-labelledby="results">
@@ -61,42 +66,70 @@ export function Results({ run }: { readonly run: Run }) {
           </thead>
           <tbody>
             {sorted.map(({ config, index }) => (
-              <tr key={config.spec.config_id}>
-                <th scope="row" className={styles.gpu}>
-                  <span className={styles.letter}>{letter(index)}</span>
-                  {shortName(config.spec.gpu)}
-                  {isHypothetical(config.spec.label) && <code className={styles.label}>* {config.spec.label}</code>}
-                </th>
-                {infeasible(config) !== '' ? (
-                  <td colSpan={METRICS.length} className={styles.infeasible}>
-                    <strong>INFEASIBLE</strong> {infeasible(config)}
-                  </td>
-                ) : (
-                  columns.map(({ metric, estimates, unit, scale }) => {
-                    const estimate = estimates[index]
-                    return (
-                      <td key={metric} className={styles.number}>
-                        {estimate ? (
-                          <Interval estimate={estimate} unit={unit} scale={scale} color={classOf(config.spec.gpu)} />
-                        ) : (
-                          <span className={styles.none} title={reasonFor(run, config, metric)}>
-                            {MISSING}
-                            <span className="visually-hidden"> ({reasonFor(run, config, metric)})</span>
-                          </span>
-                        )}
-                      </td>
-                    )
-                  })
-                )}
-                <td className={styles.number}>{errorOf(config)}</td>
-                <td className={styles.number}>{config.accuracy && infeasible(config) === '' ? percent(config.accuracy.coverage) : MISSING}</td>
-              </tr>
+              <ConfigRow key={config.spec.config_id} config={config} name={letter(index)} columns={shared} isRunOver={isOver(run)} />
             ))}
           </tbody>
         </table>
       </div>
       <Footnotes run={run} />
     </section>
+  )
+}
+
+interface Shared {
+  readonly metric: Metric
+  readonly unit: TimeUnit
+  readonly scale: Ms
+}
+
+interface RowProps {
+  readonly config: Config
+  readonly name: string
+  readonly columns: readonly Shared[]
+  readonly isRunOver: boolean
+}
+
+const ConfigRow = memo(function ConfigRow({ config, name, columns, isRunOver }: RowProps) {
+  return (
+    <tr>
+      <th scope="row" className={styles.gpu}>
+        <span className={styles.letter}>{name}</span>
+        {shortName(config.spec.gpu)}
+        {isHypothetical(config.spec.label) && <code className={styles.label}>* {config.spec.label}</code>}
+      </th>
+      {infeasible(config) !== '' ? (
+        <td colSpan={METRICS.length} className={styles.infeasible}>
+          <strong>INFEASIBLE</strong> {infeasible(config)}
+        </td>
+      ) : (
+        columns.map(({ metric, unit, scale }) => {
+          const estimate = metricOf(config, metric)
+          return (
+            <td key={metric} className={styles.number}>
+              {estimate ? <Interval estimate={estimate} unit={unit} scale={scale} color={classOf(config.spec.gpu)} /> : <None reason={reasonFor(config, metric, isRunOver)} />}
+            </td>
+          )
+        })
+      )}
+      <td className={styles.number}>{errorOf(config)}</td>
+      <td className={styles.number}>{config.accuracy && infeasible(config) === '' ? percent(config.accuracy.coverage) : MISSING}</td>
+    </tr>
+  )
+}, isSameRow)
+
+/** Results without an answer yet change nothing in a row, and come by the dozen. */
+function isSameRow(before: RowProps, after: RowProps): boolean {
+  const [a, b] = [before.config, after.config]
+  const isSaid = a.predicted === b.predicted && a.steps === b.steps && a.request === b.request && a.accuracy === b.accuracy
+  return isSaid && (a === b || a.predicted === null) && before.name === after.name && before.columns === after.columns && before.isRunOver === after.isRunOver
+}
+
+function None({ reason }: { readonly reason: string }) {
+  return (
+    <span className={styles.none} title={reason}>
+      {MISSING}
+      <span className="visually-hidden"> ({reason})</span>
+    </span>
   )
 }
 
@@ -135,12 +168,7 @@ function errorOf(config: Config) {
   const { accuracy } = config
   if (accuracy?.weighted == null || accuracy.total === null || accuracy.mean === null) {
     const reason = accuracy === null ? 'not predicted yet' : accuracy.reason || 'nothing was measured on this GPU'
-    return (
-      <span className={styles.none} title={reason}>
-        {MISSING}
-        <span className="visually-hidden"> ({reason})</span>
-      </span>
-    )
+    return <None reason={reason} />
   }
   return (
     <span title="forward prediction against measured time: mean, time-weighted, and of the sum">

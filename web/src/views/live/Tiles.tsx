@@ -1,8 +1,8 @@
-import type { CSSProperties } from 'react'
+import { memo, type CSSProperties } from 'react'
 import { counted, range, time, timeUnit, timeWithUnit } from '../../lib/format'
 import { CLASS_WORD, classOf, isHypothetical, letter, shortName } from '../../lib/gpus'
 import { unreachable } from '../../lib/unreachable'
-import { ms, type Ms } from '../../lib/units'
+import { ms, type Ms, type Ratio } from '../../lib/units'
 import { headlineMetric, infeasible, isOver, METRICS, metricOf, progress, reasonFor, requestedConfigs, shareDone, type Config, type Metric, type Run } from '../../store/run'
 import { GpuChip } from '../GpuChip'
 import { Band, scaleOf } from '../Interval'
@@ -32,16 +32,30 @@ export function Tiles({ run, going }: { readonly run: Run; readonly going: Going
   const configs = requestedConfigs(run)
   const scale = scaleOf(configs.map((config) => metricOf(config, headline)))
   const isMany = configs.length >= ROWS_FROM
-  const Config = isMany ? Row : Tile
+  const One = isMany ? Row : Tile
   return (
     <ul
       className={isMany ? styles.rows : styles.tiles}
       aria-label="Configs"
       style={{ '--columns': columnsOf(configs.length) } as CSSProperties}
     >
-      {configs.map((config, index) => (
-        <Config key={config.spec.config_id} run={run} config={config} name={letter(index)} headline={headline} scale={scale} going={going} />
-      ))}
+      {configs.map((config, index) => {
+        const { done, total } = progress(run, config)
+        return (
+          <One
+            key={config.spec.config_id}
+            config={config}
+            name={letter(index)}
+            headline={headline}
+            scale={scale}
+            isRunOver={isOver(run)}
+            done={done}
+            total={total}
+            share={shareDone(run, config, going.weights)}
+            foot={footOf(run, config, done, total, going.etas.get(config.spec.config_id))}
+          />
+        )
+      })}
     </ul>
   )
 }
@@ -49,26 +63,29 @@ export function Tiles({ run, going }: { readonly run: Run; readonly going: Going
 /** Eight are two rows of four, not five and three. */
 const columnsOf = (count: number) => (count <= 6 ? Math.max(4, count) : Math.min(6, Math.ceil(count / Math.ceil(count / 6))))
 
+/** Nothing of the whole run: while one scrubs, only tiles of which something changed are rendered. */
 interface TileProps {
-  readonly run: Run
   readonly config: Config
   readonly name: string
   readonly headline: Metric
   readonly scale: Ms
-  readonly going: Going
+  readonly isRunOver: boolean
+  readonly done: number
+  readonly total: number
+  readonly share: Ratio
+  readonly foot: string
 }
 
 /** The same in one line. */
-function Row({ run, config, name, headline, scale, going }: TileProps) {
+const Row = memo(function Row({ config, name, headline, scale, isRunOver, done, total, share, foot }: TileProps) {
   const { gpu, label } = config.spec
-  const { done, total } = progress(run, config)
   const estimate = metricOf(config, headline)
   const unit = timeUnit(estimate ? [estimate.value] : [])
   const isOut = infeasible(config) !== ''
   return (
     <li className={`panel ${styles.one}`} data-config={label}>
       <GpuChip gpu={gpu} label={label} letter={name} hasLabel />
-      <Ring done={done} total={total} share={shareDone(run, config, going.weights)} />
+      <Ring done={done} total={total} share={share} />
       <span className={styles.metric}>{NAMES[headline]}</span>
       <span>
         {isOut ? (
@@ -79,20 +96,19 @@ function Row({ run, config, name, headline, scale, going }: TileProps) {
             <span className={styles.range}>{range(estimate.p10, estimate.p90, unit)}</span>
           </>
         ) : (
-          <Nothing run={run} config={config} metric={headline} />
+          <Nothing config={config} metric={headline} isRunOver={isRunOver} />
         )}
       </span>
       <span>{estimate && <Band estimate={estimate} scale={scale} color={classOf(gpu)} />}</span>
-      <span className={styles.foot}>{footOf(run, config, done, total, going.etas.get(config.spec.config_id))}</span>
+      <span className={styles.foot}>{foot}</span>
     </li>
   )
-}
+})
 
-function Tile({ run, config, name, headline, scale, going }: TileProps) {
+const Tile = memo(function Tile({ config, name, headline, scale, isRunOver, done, total, share, foot }: TileProps) {
   const { gpu, label } = config.spec
   const gpuClass = classOf(gpu)
   const isVariant = isHypothetical(label)
-  const { done, total } = progress(run, config)
   return (
     <li
       className={`panel ${styles.tile} ${isVariant ? styles.variant : ''}`}
@@ -113,42 +129,42 @@ function Tile({ run, config, name, headline, scale, going }: TileProps) {
             {isVariant ? label : CLASS_WORD[gpuClass]}
           </code>
         </div>
-        <Ring done={done} total={total} share={shareDone(run, config, going.weights)} />
+        <Ring done={done} total={total} share={share} />
       </div>
       {infeasible(config) === '' ? (
-        <Numbers run={run} config={config} headline={headline} scale={scale} />
+        <Numbers config={config} headline={headline} scale={scale} isRunOver={isRunOver} />
       ) : (
         <div className={styles.infeasible}>
           <strong>INFEASIBLE</strong>
           <p>{infeasible(config)}</p>
         </div>
       )}
-      <p className={styles.foot}>{footOf(run, config, done, total, going.etas.get(config.spec.config_id))}</p>
+      <p className={styles.foot}>{foot}</p>
     </li>
   )
-}
+})
 
 interface NumbersProps {
-  readonly run: Run
   readonly config: Config
   readonly headline: Metric
   readonly scale: Ms
+  readonly isRunOver: boolean
 }
 
-function Numbers({ run, config, headline, scale }: NumbersProps) {
+function Numbers({ config, headline, scale, isRunOver }: NumbersProps) {
   return (
     <>
-      <Big run={run} config={config} headline={headline} scale={scale} />
+      <Big config={config} headline={headline} scale={scale} isRunOver={isRunOver} />
       <dl className={styles.rest}>
         {METRICS.filter((metric) => metric !== headline).map((metric) => (
-          <Small key={metric} run={run} config={config} metric={metric} />
+          <Small key={metric} config={config} metric={metric} isRunOver={isRunOver} />
         ))}
       </dl>
     </>
   )
 }
 
-function Big({ run, config, headline: metric, scale }: NumbersProps) {
+function Big({ config, headline: metric, scale, isRunOver }: NumbersProps) {
   const estimate = metricOf(config, metric)
   const unit = timeUnit(estimate ? [estimate.value] : [])
   return (
@@ -164,7 +180,7 @@ function Big({ run, config, headline: metric, scale }: NumbersProps) {
         </span>
       ) : (
         <span className={styles.line}>
-          <Nothing run={run} config={config} metric={metric} className={styles.number} />
+          <Nothing config={config} metric={metric} isRunOver={isRunOver} className={styles.number} />
         </span>
       )}
       {estimate && <Band estimate={estimate} scale={scale} color={classOf(config.spec.gpu)} />}
@@ -172,7 +188,7 @@ function Big({ run, config, headline: metric, scale }: NumbersProps) {
   )
 }
 
-function Small({ run, config, metric }: { readonly run: Run; readonly config: Config; readonly metric: Metric }) {
+function Small({ config, metric, isRunOver }: { readonly config: Config; readonly metric: Metric; readonly isRunOver: boolean }) {
   const estimate = metricOf(config, metric)
   const unit = timeUnit(estimate ? [estimate.value] : [])
   return (
@@ -185,7 +201,7 @@ function Small({ run, config, metric }: { readonly run: Run; readonly config: Co
             <span className={styles.range}>{range(estimate.p10, estimate.p90, unit)}</span>
           </>
         ) : (
-          <Nothing run={run} config={config} metric={metric} />
+          <Nothing config={config} metric={metric} isRunOver={isRunOver} />
         )}
       </dd>
     </div>
@@ -194,18 +210,18 @@ function Small({ run, config, metric }: { readonly run: Run; readonly config: Co
 
 /** Absent is drawn as absent, with its reason; what is on its way as on its way. Neither is ever zero. */
 function Nothing({
-  run,
   config,
   metric,
+  isRunOver,
   className,
 }: {
-  readonly run: Run
   readonly config: Config
   readonly metric: Metric
+  readonly isRunOver: boolean
   readonly className?: string | undefined
 }) {
-  const reason = reasonFor(run, config, metric)
-  const isPending = config.request === null && !isOver(run)
+  const reason = reasonFor(config, metric, isRunOver)
+  const isPending = config.request === null && !isRunOver
   return (
     <span className={`${className ?? ''} ${isPending ? styles.pending : styles.none}`} title={reason}>
       –<span className="visually-hidden"> ({reason})</span>

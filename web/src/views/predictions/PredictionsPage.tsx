@@ -5,7 +5,7 @@ import { count, counted, MISSING, percent, timeUnit } from '../../lib/format'
 import { classOf, letter } from '../../lib/gpus'
 import { screens } from '../../lib/screens'
 import { assumptionSentence, DEFINITION } from '../../lib/words'
-import { infeasible, METRICS, metricOf, reasonFor, requestedConfigs, type Config, type Metric, type Run } from '../../store/run'
+import { infeasible, isOver, METRICS, metricOf, reasonFor, requestedConfigs, type Config, type Metric, type Run } from '../../store/run'
 import { DataTable, type Column } from '../DataTable'
 import { GpuChip } from '../GpuChip'
 import { Interval, scaleOf } from '../Interval'
@@ -100,7 +100,7 @@ function answerColumns(run: Run, configs: readonly Config[]): readonly Column<Co
         cell: (config) => {
           const estimate = metricOf(config, metric)
           if (estimate !== null) return <Interval estimate={estimate} unit={unit} scale={scale} color={classOf(config.spec.gpu)} />
-          const reason = reasonFor(run, config, metric)
+          const reason = reasonFor(config, metric, isOver(run))
           return <span className={styles.missing} title={reason}>{infeasible(config) === '' ? `${MISSING} ${reason}` : `INFEASIBLE: ${reason}`}</span>
         },
       }

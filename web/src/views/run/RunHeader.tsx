@@ -1,26 +1,37 @@
 import { useMutation } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
-import type { ReactNode } from 'react'
+import { memo, type ReactNode } from 'react'
 import { api } from '../../lib/api'
 import { counted, count } from '../../lib/format'
-import { STATUS } from '../../lib/words'
+import { STATUS, type Provenance as Kind } from '../../lib/words'
 import { isOver, requestedConfigs, type Run } from '../../store/run'
 import { Problem } from '../Problem'
 import { Provenance } from '../Provenance'
 import styles from './RunHeader.module.css'
 import { Status } from '../Status'
 
-/** run: as shown; head: as known now, which is what the buttons act on. */
-export function RunHeader({ run, head, isReplay }: { readonly run: Run; readonly head: Run; readonly isReplay: boolean }) {
-  const cancel = useMutation({ mutationFn: () => api.cancelRun(run.runId) })
-  const verify = useMutation({ mutationFn: () => api.verifyRun(run.runId) })
-  const { trace } = run
+interface Props {
+  readonly runId: string
+  /** Of the trace; '' while not known. */
+  readonly name: string
+  readonly provenance: Kind | null
+  readonly status: Run['status']
+  readonly reason: string
+  readonly unknownCount: number
+  /** As known now, which is what the buttons act on; all else is as shown. */
+  readonly head: Run
+  readonly isReplay: boolean
+}
+
+export const RunHeader = memo(function RunHeader({ runId, name, provenance, status, reason, unknownCount, head, isReplay }: Props) {
+  const cancel = useMutation({ mutationFn: () => api.cancelRun(runId) })
+  const verify = useMutation({ mutationFn: () => api.verifyRun(runId) })
   return (
     <header className={styles.header}>
       <div className={styles.title}>
-        <h1>{trace.name || `Run ${run.runId}`}</h1>
-        <Provenance kind={trace.provenance} />
-        <Status word={run.status === 'unknown' ? 'running' : (STATUS[run.status] ?? run.status)} />
+        <h1>{name || `Run ${runId}`}</h1>
+        <Provenance kind={provenance} />
+        <Status word={status === 'unknown' ? 'running' : (STATUS[status] ?? status)} />
         {isReplay && <span className={styles.replay}>as it was known then</span>}
         <div className={styles.actions}>
           {!isOver(head) && head.status === 'running' && (
@@ -43,7 +54,7 @@ export function RunHeader({ run, head, isReplay }: { readonly run: Run; readonly
             className="button"
             disabled={!isOver(head)}
             title="The composed timeline as a file for Perfetto"
-            onClick={() => window.location.assign(`/api/runs/${encodeURIComponent(run.runId)}/perfetto`)}
+            onClick={() => window.location.assign(`/api/runs/${encodeURIComponent(runId)}/perfetto`)}
           >
             Perfetto
           </button>
@@ -65,15 +76,15 @@ export function RunHeader({ run, head, isReplay }: { readonly run: Run; readonly
       )}
       {verify.error && <Problem error={verify.error} />}
       {cancel.error && <Problem error={cancel.error} />}
-      {run.reason !== '' && <Problem error={new Error(run.reason)} />}
-      {run.unknownCount > 0 && (
+      {reason !== '' && <Problem error={new Error(reason)} />}
+      {unknownCount > 0 && (
         <p className={styles.differs}>
-          {count(run.unknownCount)} records are of a newer version and are left out. Reload for the new page.
+          {count(unknownCount)} records are of a newer version and are left out. Reload for the new page.
         </p>
       )}
     </header>
   )
-}
+})
 
 /** Where the run's numbers come from. */
 export function RunFacts({ run }: { readonly run: Run }) {

@@ -1,5 +1,5 @@
 import { getRouteApi, Link, Outlet, useMatchRoute } from '@tanstack/react-router'
-import { useEffect, useMemo, useRef, useState, useSyncExternalStore } from 'react'
+import { memo, useEffect, useMemo, useRef, useState, useSyncExternalStore } from 'react'
 import { clock, count } from '../../lib/format'
 import type { Binding } from '../../lib/keys'
 import { position, type Position } from '../../lib/units'
@@ -28,6 +28,13 @@ export const TABS = [
   { to: '/runs/$runId/accuracy', name: 'Accuracy', keys: 'g a' },
 ] as const
 
+// One element throughout: scrubbing renders what shows the moment, and nothing of the frame around it.
+const PAGE = (
+  <InspectorFrame>
+    <Outlet />
+  </InspectorFrame>
+)
+
 export function RunLayout() {
   const { runId } = route.useParams()
   return <OneRun key={runId} runId={runId} />
@@ -47,6 +54,7 @@ function OneRun({ runId }: { readonly runId: string }) {
     () => ({ runId, run, head: recording.head, recording, version, recordCount, at, isReplay, link, seek }),
     [runId, run, recording, version, recordCount, at, isReplay, link, seek],
   )
+  const clocks = useMemo(() => <Clocks runId={runId} />, [runId])
   useTabKeys(runId)
   usePerf(recording, version)
   useEffect(() => {
@@ -67,46 +75,38 @@ function OneRun({ runId }: { readonly runId: string }) {
     )
   }
   const time = recording.timeAt(isReplay ? at : position(recordCount))
+  const { trace } = run
   return (
     <RunContext value={view}>
       <div className={`${styles.run} ${isReplay ? styles.replay : ''}`}>
         <div className={styles.top}>
-          <RunHeader run={run} head={recording.head} isReplay={isReplay} />
-          <nav className={styles.tabs} aria-label="Of this run">
-            {TABS.map(({ to, name }) => (
-              <Link
-                key={to}
-                to={to}
-                params={{ runId }}
-                activeOptions={{ exact: true, includeSearch: false }}
-                activeProps={{ 'aria-current': 'page' }}
-              >
-                {name}
-              </Link>
-            ))}
-            <Link to="/compare" search={{ v: requestedConfigs(run).slice(0, 8).map(({ spec }) => `${runId}.${spec.config_id}`) }}>
-              Compare
-            </Link>
-          </nav>
+          <RunHeader
+            runId={runId}
+            name={trace.name}
+            provenance={trace.provenance}
+            status={run.status}
+            reason={run.reason}
+            unknownCount={run.unknownCount}
+            head={recording.head}
+            isReplay={isReplay}
+          />
+          <Tabs runId={runId} compared={requestedConfigs(recording.head).slice(0, 8).map(({ spec }) => spec.config_id).join()} />
           {link === 'reconnecting' && (
             <Strip>
               Reconnecting. Shown as of {time === null ? 'before' : clock(time)} (record {count(recordCount)}).
             </Strip>
           )}
         </div>
-        <div className={styles.middle}>
-          <InspectorFrame>
-            <Outlet />
-          </InspectorFrame>
-        </div>
+        <div className={styles.middle}>{PAGE}</div>
         <TimeBar
           recording={recording}
+          version={version}
           recordCount={recordCount}
           at={isReplay ? at : position(recordCount)}
           isReplay={isReplay}
           link={link}
           known={knownWords(run)}
-          clocks={<Clocks runId={runId} />}
+          clocks={clocks}
           hash={recording.head.stateHash}
           onSeek={seek}
         />
@@ -114,6 +114,22 @@ function OneRun({ runId }: { readonly runId: string }) {
     </RunContext>
   )
 }
+
+/** compared: ids of configs, apart by commas. */
+const Tabs = memo(function Tabs({ runId, compared }: { readonly runId: string; readonly compared: string }) {
+  return (
+    <nav className={styles.tabs} aria-label="Of this run">
+      {TABS.map(({ to, name }) => (
+        <Link key={to} to={to} params={{ runId }} activeOptions={{ exact: true, includeSearch: false }} activeProps={{ 'aria-current': 'page' }}>
+          {name}
+        </Link>
+      ))}
+      <Link to="/compare" search={{ v: compared.split(',').filter(Boolean).map((config) => `${runId}.${config}`) }}>
+        Compare
+      </Link>
+    </nav>
+  )
+})
 
 /** Two clocks that are never mixed: the log's, which says what was known when, and the simulated one of the timeline. */
 function Clocks({ runId }: { readonly runId: string }) {

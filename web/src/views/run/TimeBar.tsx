@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState, type ReactNode } from 'react'
+import { memo, useEffect, useRef, useState, type ReactNode } from 'react'
 import { clock, count } from '../../lib/format'
 import { position, type Position } from '../../lib/units'
 import type { Link } from '../../store/feed'
@@ -15,6 +15,8 @@ const RESULTS: ReadonlySet<string> = new Set(['KernelsSimulated', 'KernelsPredic
 
 interface Props {
   readonly recording: Recording
+  /** Grows with the recording, which is the same object throughout. */
+  readonly version: number
   readonly recordCount: number
   readonly at: Position
   readonly isReplay: boolean
@@ -28,7 +30,7 @@ interface Props {
 }
 
 /** The log as a track: what was known when. Its end is now. Simulated time is another clock, and the timeline's. */
-export function TimeBar({ recording, recordCount, at, isReplay, link, known, clocks, hash, onSeek }: Props) {
+export function TimeBar({ recording, version, recordCount, at, isReplay, link, known, clocks, hash, onSeek }: Props) {
   const [speed, setSpeed] = useState<number>(1)
   const [isPlaying, setIsPlaying] = useState(false)
   const seek = (to: number) => onSeek(to >= recordCount ? null : position(Math.max(0, to)))
@@ -64,7 +66,7 @@ export function TimeBar({ recording, recordCount, at, isReplay, link, known, clo
         ))}
       </select>
       <div className={styles.track}>
-        <Density recording={recording} recordCount={recordCount} />
+        <Density recording={recording} version={version} recordCount={recordCount} />
         <input
           type="range"
           aria-label="Position in the log"
@@ -154,7 +156,7 @@ interface Bin {
 }
 
 /** Where in the log results came, what else was said, and where nothing was for so long that it is left out. */
-function Density({ recording, recordCount }: { readonly recording: Recording; readonly recordCount: number }) {
+const Density = memo(function Density({ recording, recordCount }: { readonly recording: Recording; readonly version: number; readonly recordCount: number }) {
   if (recordCount === 0) return null
   const bins = binsOf(recording, recordCount)
   const most = Math.max(1, ...bins.map(({ results, others }) => results + others))
@@ -169,7 +171,7 @@ function Density({ recording, recordCount }: { readonly recording: Recording; re
       <path d={folds} className={styles.folds} />
     </svg>
   )
-}
+})
 
 function binsOf(recording: Recording, recordCount: number): readonly Bin[] {
   const bins = Array.from({ length: BINS }, (): Bin => ({ results: 0, others: 0, isAfterIdle: false }))
