@@ -566,6 +566,7 @@ class TaskTable:
         self.index: dict[tuple[object, ...], int] = {}
         self.signatures: dict[LaunchConfig, KernelSignature] = {}
         self.operands: dict[OpFacts, tuple[Operand, ...]] = {}
+        self.seen: dict[tuple[object, ...], int] = {}  # by what a row says: words are hashed faster than tasks
 
     def add(self, task: KernelTask) -> int:
         """The index of a task made elsewhere."""
@@ -597,9 +598,10 @@ class TaskTable:
             config, op, from_capture, m, which, is_kernel = (int(value) for value in distinct[at])
             q, kv = by_length[which]
             facts = raw.ops[op] if op >= 0 else None
-            numbers[at] = self._row(
-                raw.configs[config], facts, bool(from_capture), m, q, kv, bool(is_kernel), world_size
-            )
+            said = (raw.configs[config], facts, bool(from_capture), m, q, kv, bool(is_kernel), world_size)
+            if (number := self.seen.get(said)) is None:
+                number = self.seen[said] = self._row(*said)
+            numbers[at] = number
         return numbers[inverse.reshape(-1)]
 
     def _row(

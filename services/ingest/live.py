@@ -207,6 +207,7 @@ class LiveTrace:
         self._ranks: dict[int, _Rank] = {}
         self._tasks = TaskTable()
         self._said_tasks: set[str] = set()
+        self._said_indexes: set[int] = set()  # of those tasks: nearly all of a step's were said before
         self._said_signatures: set[str] = set()
         self._surveyed: set[tuple[object, ...]] = set()  # (name, grid, block) of kernels
         self._solved: dict[tuple[bytes, int], list[int]] = {}
@@ -403,12 +404,11 @@ class LiveTrace:
             self._surveyed.add((signature.name, signature.grid, signature.block))
         if step is not None:
             yield self._step(steps[0], step, kernel_count)
-        ids = [self._tasks.tasks[index].task_id for index in task.tolist()]
         host_ns = np.asarray(rows.column("host_launch_ns").fill_null(-1), dtype=np.int64)
         yield from self._launch_events(
             number,
             rank,
-            ids,
+            task,
             joint.gpu.start_ns,
             joint.gpu.duration_ns,
             stream=joint.gpu.stream,
@@ -436,7 +436,7 @@ class LiveTrace:
         yield from self._launch_events(
             number,
             rank,
-            [self._tasks.tasks[index].task_id for index in task],
+            np.array(task, dtype=np.int64),
             step.start_ns + np.arange(count, dtype=np.int64),
             unknown,
             stream=np.zeros(count, dtype=np.int64),
@@ -461,6 +461,9 @@ class LiveTrace:
 
     def _say_tasks(self, indices: Sequence[int]) -> Iterator[AnyEvent]:
         for index in dict.fromkeys(indices):
+            if index in self._said_indexes:
+                continue
+            self._said_indexes.add(index)
             task = self._tasks.tasks[index] = redacted(self._tasks.tasks[index], self._quality)
             if task.task_id in self._said_tasks:
                 continue
@@ -498,7 +501,7 @@ class LiveTrace:
         self,
         number: int,
         rank: _Rank,
-        task_ids: list[str],
+        task: np.ndarray,
         start_ns: np.ndarray,
         duration_ns: np.ndarray,
         *,
@@ -509,16 +512,18 @@ class LiveTrace:
         is_kernel: np.ndarray,
     ) -> Iterator[LaunchesTraced]:
         base_ns = self._base_ns or 0
-        for first in range(0, len(task_ids), ROWS_PER_EVENT):
+        for first in range(0, len(task), ROWS_PER_EVENT):
             part = slice(first, first + ROWS_PER_EVENT)
-            count = len(task_ids[part])
+            used, codes = np.unique(task[part], return_inverse=True)
+            ids = pa.array([self._tasks.tasks[index].task_id for index in used.tolist()], type=pa.string())
+            count = len(codes)
             first_seq = rank.said_count
             rank.said_count += count
             rows = pa.RecordBatch.from_arrays(
                 [
                     pa.repeat(pa.scalar(number, type=pa.int32()), count),
                     pa.array(np.arange(first_seq, first_seq + count), type=pa.int64()),
-                    pa.array(task_ids[part], type=pa.string()).dictionary_encode(),
+                    pa.DictionaryArray.from_arrays(pa.array(codes, type=pa.int32()), ids),
                     pa.array(start_ns[part] - base_ns, type=pa.int64()),
                     pa.array(duration_ns[part], type=pa.int64(), mask=duration_ns[part] < 0),
                     pa.array(np.clip(stream[part], -1, 2**31 - 1), type=pa.int32()),

@@ -179,7 +179,8 @@ def traced_ops(rows: pa.RecordBatch) -> list[TracedOp]:
 
 
 def _integers(rows: pa.RecordBatch, name: str) -> Ints:
-    return np.array(rows.column(name).fill_null(-1), dtype=np.int64)
+    column = rows.column(name)
+    return np.array(column.fill_null(-1) if column.null_count else column, dtype=np.int64)
 
 
 def _distinct(rows: pa.RecordBatch, names: tuple[str, ...]) -> tuple[Ints, list[dict[str, Any]]]:
