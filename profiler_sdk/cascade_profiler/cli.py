@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ from cascade_profiler.collect import found_collectors
 from cascade_profiler.destinations import BadDestination, DestinationAway, DestinationRefused, destination_of
 from cascade_profiler.hostprofile import read_profile
 from cascade_profiler.orders import Orders
-from cascade_profiler.session import new_orders
+from cascade_profiler.session import nearest_server, new_orders
+from cascade_profiler.shipment import Job, Shipment, store_of
 
 _USAGE = "cascade-trace [options] -- COMMAND …"
-_OUTSIDE = ("nsys", "nvbit")  # collectors that wrap the command rather than run in its workers
+_SHIP_TIMEOUT_S = 120.0  # once the job has ended
 
 
 class Mistake(Exception):
@@ -67,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tracer", default="", help="nvbit: tracer_tool.so")
     parser.add_argument("--output", default="", help="nsys, nvbit: where their files go")
     parser.add_argument("--kernel", action="append", default=[], help="nvbit: a kernel's name, or a part of it")
-    parser.add_argument("--disk-gib", type=float, default=20.0, help="nvbit: stop the job at so much")
+    parser.add_argument(
+        "--disk-gib", type=float, default=20.0, help="nvbit: of files not sent yet; beyond it the job is stopped"
+    )
     parser.add_argument("--check", action="store_true", help="say which profilers work here")
     parser.add_argument("--resume", default="", help="a spool file: send what it holds with --to")
     return parser
@@ -179,23 +183,46 @@ def _under_nsys(options: argparse.Namespace, command: Sequence[str]) -> int:
 def _under_nvbit(options: argparse.Namespace, command: Sequence[str]) -> int:
     if not options.tracer:
         raise Mistake("--collector nvbit needs --tracer /path/to/tracer_tool.so")
+    name = options.name or _name(command)
+    shipped_to, token = (options.to, options.token) if options.to else nearest_server()
+    store = store_of(shipped_to, token or os.environ.get(TOKEN_VARIABLE, "")) if shipped_to else None
     print("cascade-trace: nvbit: not validated on hardware", file=sys.stderr)
     folder = Path(options.output or tempfile.mkdtemp(prefix="cascade-nvbit-"))
     folder.mkdir(parents=True, exist_ok=True)
     environ = nvbit.job_environ(os.environ, Path(options.tracer), folder, options.kernel)
-    watched = nvbit.Finished(folder, int(options.disk_gib * 2**30))
-    process = subprocess.Popen(list(command), env=environ)  # noqa: S603 - the user's own command
+    if not options.kernel:
+        environ[VARIABLE] = Orders("sass", name, "memory://", time.time_ns(), mode="sass").to_json()
+    watched = nvbit.Finished(folder)
+    shipment = Shipment(folder, store, int(options.disk_gib * 2**30))
+    process = subprocess.Popen(command, env=environ)  # noqa: S603 - the user's own command
     while (status := _ended(process)) is None:
-        for path in watched.look():
-            print(f"cascade-trace: {path.name} is finished", file=sys.stderr)
-        if watched.is_full:
+        _ship(watched.look(), shipment)
+        if shipment.is_full:
             process.terminate()
             process.wait()
-            raise Mistake(f"the traces are larger than {options.disk_gib} GiB; trace fewer kernels with --kernel NAME")
-    for path in watched.look(is_over=True):
-        print(f"cascade-trace: {path.name} is finished", file=sys.stderr)
-    print(f"cascade-trace: simulate it with: cascade sass {folder} --config CONFIG_DIR", file=sys.stderr)
+            said = shipment.finish(Job(name, options.model, options.source_gpu), 0.0)
+            raise Mistake(
+                f"the traces are larger than {options.disk_gib} GiB; trace fewer kernels with --kernel NAME, or give"
+                f" more with --disk-gib; {said}"
+            )
+    _ship(watched.look(is_over=status == 0), shipment)
+    for path in watched.unfinished():
+        print(f"cascade-trace: {path.name} was being written when the job ended; it is left out", file=sys.stderr)
+    if not shipment.names:
+        raise Mistake(f"the tracer left no finished file (exit code {status}); its own output says why")
+    said = shipment.finish(Job(name, options.model, options.source_gpu), _SHIP_TIMEOUT_S)
+    if shipment.repeated_count:
+        print(f"cascade-trace: {shipment.repeated_count} launches repeated others and were left out", file=sys.stderr)
+    print(f"cascade-trace: {said}", file=sys.stderr)
     return status
+
+
+def _ship(finished: Iterable[Path], shipment: Shipment) -> None:
+    for path in finished:
+        name, size_mib = path.name, path.stat().st_size / 2**20
+        if shipment.take(path):
+            print(f"cascade-trace: {name} is finished, {size_mib:.1f} MiB", file=sys.stderr)
+    shipment.pump()
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int | None:

@@ -19,7 +19,7 @@ class Orders:
     name: str
     destination: str
     origin_unix_ns: int
-    mode: str = "kernels"  # or "steps": engine steps and host times alone
+    mode: str = "kernels"  # "steps": engine steps and host times alone; "sass": a tracer outside records instructions
     collector: str = ""  # torch, cupti, nsys; "": the first that works
     model: Mapping[str, Any] | None = None  # a ModelSpec
     source_gpu: str = ""

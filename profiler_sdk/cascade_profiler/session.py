@@ -157,14 +157,22 @@ def new_orders(
 
 def nearest_destination(name: str, trace_id: str) -> tuple[str, str]:
     """(address, token) of the Cascade server that runs on this machine, else a file in the current folder."""
+    address, token = nearest_server()
+    if address:
+        return address, token
+    safe = "".join(letter if letter.isalnum() else "-" for letter in name).strip("-")
+    return f"file://{Path.cwd() / f'{safe}-{trace_id[:6]}'}", ""
+
+
+def nearest_server() -> tuple[str, str]:
+    """(address, token) of the Cascade server that runs on this machine; ("", "") where none does."""
     home = Path(os.environ.get("CASCADE_HOME") or Path.home() / ".cascade")
     try:
         server = json.loads((home / "server.json").read_text(encoding="utf-8"))
         os.kill(int(server["pid"]), 0)
         return str(server["url"]), str(server["token"])
     except (OSError, ValueError, KeyError, TypeError):
-        safe = "".join(letter if letter.isalnum() else "-" for letter in name).strip("-")
-        return f"file://{Path.cwd() / f'{safe}-{trace_id[:6]}'}", ""
+        return "", ""
 
 
 def _orders(**options: Any) -> Orders | None:

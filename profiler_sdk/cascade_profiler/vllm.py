@@ -347,7 +347,7 @@ def _fetch(worker: Any) -> bytes:  # noqa: ARG001
 def _begin(worker: Any, orders: Orders) -> dict[str, Any]:
     """The trace of one rank. Answers {"error": sentence} where it cannot be."""
     try:
-        return _begun(worker, orders)
+        return _instructions_begun() if orders.mode == "sass" else _begun(worker, orders)
     except Exception as error:  # noqa: BLE001 - the job comes first
         sentence = f"tracing could not begin ({type(error).__name__}: {error}); the job goes on"
         say(sentence)
@@ -432,6 +432,17 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
         "collector": collector.name if collector is not None else "",
         "collectors": [one.model_dump(mode="json") for one in found],
     }
+
+
+def _instructions_begun() -> dict[str, Any]:
+    """A tracer of instructions is around this process: it records, and is told when."""
+    from cascade_profiler.sass_windows import SassWindows, Switch  # noqa: PLC0415
+
+    _seat.schedule = Schedule()
+    _seat.has_profiled = True
+    _seat.tracer = SassWindows(Switch(sys.modules["torch"]))
+    atexit.register(_end_at_exit)
+    return {}
 
 
 class WindowFiles:

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from services.gateway.answers import answer
+from services.gateway.artifacts import artifacts
 from services.gateway.auth import Guard, error, known_hosts
 from services.gateway.backend import Backend
 from services.gateway.bodies import first_error
@@ -65,6 +66,7 @@ def create_app(
     app.include_router(screen_routes(backend.screens, backend))
 
     app.include_router(recordings(backend))
+    app.include_router(artifacts(backend, upload_bytes_limit))
 
     @app.websocket("/ws")
     async def live(socket: WebSocket) -> None:

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 OPEN_PATHS = frozenset({"/api/health"})
 JSON_BYTES_LIMIT = 2 << 20
 UPLOAD_PATH = "/api/traces"
+ARTIFACT_PATHS = "/api/artifacts/"
 
 SECURITY_HEADERS: Mapping[str, str] = {
     # No inline script and no other host: what a trace's file says can never run in the page.
@@ -158,7 +159,7 @@ def _with_security_headers(send: Send, *, is_api: bool) -> Send:
 
 def _bounded(scope: Scope, receive: Receive) -> Receive:
     """A body that is not an upload has a size that fits in memory."""
-    if scope["path"] == UPLOAD_PATH:
+    if scope["path"] == UPLOAD_PATH or scope["path"].startswith(ARTIFACT_PATHS):
         return receive
     seen = 0
 

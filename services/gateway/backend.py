@@ -38,6 +38,9 @@ class Backend(Engine, RunLog, Protocol):
 
     def receive(self, body: BinaryIO, name: str, bytes_limit: int) -> ArtifactRef: ...
 
+    def stored(self, digest: str, name: str) -> ArtifactRef:
+        """What was received before, under a name."""
+
     def record(self, trace_id: str, rank: int, sender: str, batch: int, body: bytes) -> int:
         """Take what a profiler sent; how many events were new."""
 

@@ -60,6 +60,20 @@ class SampleBody(Body):
     name: Annotated[str, Field(min_length=1, max_length=100)]
 
 
+class ArtifactBody(Body):
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class ArtifactsBody(Body):
+    """Files that were stored one by one, to be imported together; the other fields are an upload's."""
+
+    artifacts: Annotated[list[ArtifactBody], Field(min_length=1, max_length=100_000)]
+    name: Annotated[str, Field(max_length=200)] = ""
+    model: str = ""
+    source_gpu: Annotated[str, Field(max_length=200)] = ""
+
+
 # --- upload fields ----------------------------------------------------------------------------------------------
 
 UPLOAD_FIELDS = ("name", "model", "source_gpu", "prompts")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import BinaryIO, cast
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import ClientDisconnect
 
 from services.runtime.engine import Refused
 
@@ -17,6 +18,22 @@ PARTS_LIMIT = 300  # ranks of one job, and the fields
 
 ReadChunk = Callable[[], bytes]
 """The next bytes of the body, waiting for them; b"" at its end."""
+
+
+async def next_chunk(chunks: AsyncIterator[bytes]) -> bytes:
+    """The next bytes of a request's stream; b"" at its end. Raises Refused where whoever sends is gone."""
+    try:
+        async for chunk in chunks:
+            if chunk:
+                return chunk
+    except ClientDisconnect as error:
+        raise Refused("the upload was cut off; send it again") from error
+    return b""
+
+
+def raw_body(read_chunk: ReadChunk) -> BinaryIO:
+    """A body that is one file and nothing else."""
+    return cast("BinaryIO", io.BufferedReader(_Chunks(iter(read_chunk, b"")), buffer_size=1 << 20))
 
 
 class Part:

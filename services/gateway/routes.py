@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,14 +15,13 @@ from cascade_schemas.gpu import aliases, figure_sources, known_gpus, load_gpu
 from cascade_schemas.model import known_models, load_model
 from fastapi import APIRouter, Query, Request
 from starlette.background import BackgroundTask
-from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, Response
 
 from services.gateway import answers
 from services.gateway.answers import answer, rows_answer, shape
 from services.gateway.backend import Backend
 from services.gateway.bodies import RunBody, SampleBody, SqlBody, WhatIfAskedBody, import_options
-from services.gateway.multipart import read_parts
+from services.gateway.multipart import next_chunk, read_parts
 from services.runtime.artifacts import UploadTooLarge
 from services.runtime.engine import ImportOptions, Refused, Report, RunFilters
 
@@ -100,7 +99,7 @@ def routes(
         chunks = aiter(request.stream())
 
         def read_chunk() -> bytes:
-            return anyio.from_thread.run(_next_chunk, chunks)
+            return anyio.from_thread.run(next_chunk, chunks)
 
         def received() -> str:
             return _received(backend, request.headers.get("content-type", ""), read_chunk, upload_bytes_limit)
@@ -208,16 +207,6 @@ def _gpu(name: str) -> Report:
         "aliases": aliases(spec.gpu),
         "sources": figure_sources(spec.gpu),
     }
-
-
-async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes:
-    try:
-        async for chunk in chunks:
-            if chunk:
-                return chunk
-    except ClientDisconnect as error:
-        raise Refused("the upload was cut off; send it again") from error
-    return b""
 
 
 def _received(backend: Backend, content_type: str, read_chunk: Any, bytes_limit: int) -> str:

@@ -72,6 +72,11 @@ class ServedEngine(LocalEngine):
         return self.embedded.artifacts.put(body, name, bytes_limit=bytes_limit)
 
     @refusing
+    def stored(self, digest: str, name: str) -> ArtifactRef:
+        size_bytes = self.embedded.artifacts.path(digest).stat().st_size
+        return ArtifactRef(digest=digest, name=Path(name).name, size_bytes=size_bytes)
+
+    @refusing
     def request_import(self, artifacts: Sequence[ArtifactRef], options: ImportOptions) -> str:
         """Ask for an import and return the trace's id at once."""
         upload = admission.upload(

@@ -146,6 +146,7 @@ def test_the_description_lists_every_route(client):
         "/api/runs/{run_id}/configs/{config}/tasks/{task}/explain", "/api/compare", "/api/what-if/sweep",
         "/api/traces/{trace_id}/profile", "/api/traces/{trace_id}/work", "/api/runs/{run_id}/curves",
         "/api/accuracy", "/api/sql/schema", "/api/sql/table", "/api/sql/export", "/api/recordings/{trace_id}/{rank}",
+        "/api/artifacts/{digest}", "/api/imports",
     } == set(paths)  # fmt: skip
 
 

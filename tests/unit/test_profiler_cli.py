@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cascade_profiler import cli, nsys, nvbit, saying
+from cascade_profiler import cli, nsys, saying
 from cascade_profiler.arming import VARIABLE
 from cascade_profiler.collect import Unusable, found_collectors
 from cascade_profiler.cupti import CuptiCollector
@@ -210,76 +210,6 @@ def test_a_real_export_of_nsys_is_stripped_and_still_imports(shared, tmp_path):
     nsys.strip_private(path)
     after = import_trace([path])
     assert after.launches.duration_ns.tolist() == before.launches.duration_ns.tolist()
-
-
-def test_the_tracer_gets_its_environment_and_files_are_given_once_they_are_finished(tmp_path, capfd):
-    tracer = tmp_path / "tracer_tool.so"
-    tracer.write_bytes(b"")
-    environ = nvbit.job_environ({"A": "1"}, tracer, tmp_path / "traces", ["flash_fwd", "gemm"])
-    assert environ["CUDA_INJECTION64_PATH"] == str(tracer)
-    assert environ["DYNAMIC_KERNEL_RANGE"] == "1-@.*flash_fwd.*,.*gemm.*"
-    assert nvbit.job_environ({}, tracer, tmp_path)["ACTIVE_FROM_START"] == "0"
-    output = tmp_path / "out"
-    code = "import os; f = os.environ['TRACES_FOLDER']; [open(f'{f}/kernel-{i}.trace', 'w').write('x' * i) for i in (2, 1)]"
-    arguments = [
-        "--collector",
-        "nvbit",
-        "--tracer",
-        str(tracer),
-        "--output",
-        str(output),
-        "--",
-        sys.executable,
-        "-c",
-        code,
-    ]
-    assert cli.main(arguments) == 0
-    said = capfd.readouterr().err
-    assert said.index("kernel-1.trace is finished") < said.index("kernel-2.trace is finished")
-
-
-def test_a_trace_larger_than_the_disk_cap_stops_the_job(tmp_path, capfd):
-    tracer = tmp_path / "tracer_tool.so"
-    tracer.write_bytes(b"")
-    code = (
-        "import os, time; open(os.environ['TRACES_FOLDER'] + '/kernel-1.trace', 'w').write('x' * 4096); time.sleep(60)"
-    )
-    began = time.monotonic()
-    arguments = [
-        "--collector",
-        "nvbit",
-        "--tracer",
-        str(tracer),
-        "--output",
-        str(tmp_path / "o"),
-        "--disk-gib",
-        "0.000001",
-    ]
-    assert cli.main([*arguments, "--", sys.executable, "-c", code]) == 2
-    assert time.monotonic() - began < 20
-    assert "larger than" in capfd.readouterr().err
-
-
-def test_a_growing_file_is_not_finished_and_each_is_given_once(tmp_path):
-    clock = [0.0]
-    watched = nvbit.Finished(tmp_path, 1 << 30, now_s=lambda: clock[0])
-    for number in (1, 2, 10):
-        (tmp_path / f"kernel-{number}.trace").write_text("x")
-    (tmp_path / "kernelslist").write_text("x")
-    assert list(watched.look()) == []
-    clock[0] = 1.0
-    (tmp_path / "kernel-1.trace").write_text("xx")
-    assert list(watched.look()) == []
-    clock[0] = 2.5
-    assert [path.name for path in watched.look()] == ["kernel-2.trace"]
-    clock[0] = 9.0
-    assert [path.name for path in watched.look()] == ["kernel-1.trace"]
-    assert [path.name for path in watched.look(is_over=True)] == ["kernel-10.trace"]
-    assert list(watched.look(is_over=True)) == []
-
-
-def test_each_distinct_kernel_is_traced_once():
-    assert nvbit.first_of_each([("a", "k1"), ("b", "k2"), ("a", "k1"), ("c", "k1"), ("b", "k2")]) == ["k1", "k2"]
 
 
 # --- CUPTI ----------------------------------------------------------------------------------------------------------
