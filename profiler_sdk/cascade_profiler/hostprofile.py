@@ -22,9 +22,12 @@ class HostStep(NamedTuple):
     end_ns: int
 
 
-def host_profile(steps: Sequence[HostStep], trace_id: str) -> HostProfileRecorded:
+def host_profile(
+    steps: Sequence[HostStep], trace_id: str, gpu_ns: Mapping[int, int] | None = None, gpu_absent: str = ""
+) -> HostProfileRecorded:
     """The profile of a run. TTFT: from a request's first step to the end of the one that ends its prefill; TPOT: the
-    mean time from one of its tokens to the next. No queueing and no network is in either.
+    mean time from one of its tokens to the next. No queueing and no network is in either. gpu_ns: by step;
+    gpu_absent: why there is none.
     """
     ran = [step for step in steps if step.facts.request_ids]
     gaps = [0] * len(ran)
@@ -46,7 +49,8 @@ def host_profile(steps: Sequence[HostStep], trace_id: str) -> HostProfileRecorde
     return HostProfileRecorded(
         trace_id=trace_id,
         step_host_ns=tuple(step.host_ns for step in ran),
-        step_gpu_ns=(0,) * len(ran),
+        step_gpu_ns=tuple((gpu_ns or {}).get(step.facts.step, 0) for step in ran),
+        step_gpu_absent=gpu_absent,
         ttft_ns=tuple(
             token_ns[request][0] - first_ns[request] if request in token_ns else 0 for request in range(count)
         ),

@@ -16,6 +16,7 @@ from cascade_schemas.events import HostProfileRecorded
 
 from cascade_profiler.clock import Clock
 from cascade_profiler.collect import Collector
+from cascade_profiler.gpu_clock import GpuClock
 from cascade_profiler.hostprofile import STEPS_LIMIT, HostStep, host_profile
 from cascade_profiler.kineto import Seen, StepSpan, Window, window_rows
 from cascade_profiler.outbox import Delivery
@@ -26,6 +27,7 @@ from cascade_profiler.saying import said, say
 STEPS_PER_WINDOW = 8
 _WINDOWS_WAITING = 4
 _STOP_TIMEOUT_S = 60.0
+_GPU_TIMEOUT_S = 1.0  # for the last steps to end on the GPU
 
 
 class _Open(NamedTuple):
@@ -35,6 +37,7 @@ class _Open(NamedTuple):
     began_ns: int  # monotonic
     host_ns: int
     is_profiled: bool
+    gpu_began: Any  # an event on the GPU; None: not measured
 
 
 class _Done(NamedTuple):
@@ -45,7 +48,10 @@ class _Done(NamedTuple):
 
 
 class Tracer:
-    """`collector` None: steps and host times alone. `plan` None: every step is profiled."""
+    """`collector` None: steps and host times alone. `plan` None: every step is profiled.
+
+    gpu_clock: also measure how long each step keeps the GPU; no_gpu_clock: why there is none.
+    """
 
     def __init__(
         self,
@@ -57,6 +63,8 @@ class Tracer:
         plan: SamplingPlan | None = None,
         *,
         profile: HostProfileRecorded | None = None,
+        gpu_clock: GpuClock | None = None,
+        no_gpu_clock: str = "",
         steps_per_window: int = STEPS_PER_WINDOW,
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
@@ -67,6 +75,9 @@ class Tracer:
         self._collector = collector
         self._plan = plan
         self._profile = profile
+        self._gpu_clock = gpu_clock
+        self._no_gpu_clock = no_gpu_clock
+        self._gpu_began: Any = None
         self._steps_per_window = steps_per_window
         self._now_ns = now_ns
         self._next_step = 0
@@ -89,11 +100,14 @@ class Tracer:
         """A step begins; monotonic ns."""
         if self._collector is not None and not self._pending:
             self._turn_window(self._collector, batch)
+        if self._gpu_clock is not None:
+            self._gpu_began = self._gpu_clock.mark()
         return self._now_ns()
 
     def after_execute(self, batch: Batch, began_ns: int, *, is_over: bool) -> None:
         """`is_over`: no sample_tokens follows."""
-        self._pending.append(_Open(batch, began_ns, self._now_ns() - began_ns, self._window is not None))
+        host_ns = self._now_ns() - began_ns
+        self._pending.append(_Open(batch, began_ns, host_ns, self._window is not None, self._gpu_began))
         if is_over or len(self._pending) > 4:
             self._end_step()
 
@@ -130,7 +144,11 @@ class Tracer:
 
     def measured(self) -> HostProfileRecorded:
         """Host times of the steps so far; of use only where no profiler ran."""
-        return host_profile(self._host_steps, self._trace_id)
+        clock = self._gpu_clock
+        if clock is None:
+            return host_profile(self._host_steps, self._trace_id, gpu_absent=self._no_gpu_clock)
+        clock.finish(_GPU_TIMEOUT_S)
+        return host_profile(self._host_steps, self._trace_id, clock.times_ns, clock.absent)
 
     # --- steps and windows --------------------------------------------------------------------------------------
 
@@ -148,6 +166,8 @@ class Tracer:
             if len(self._host_steps) < STEPS_LIMIT:
                 # Only execute_model: it issues work and goes on, where sampling waits for the GPU's answer.
                 end_ns = facts.start_ns + facts.duration_ns
+                if self._gpu_clock is not None:
+                    self._gpu_clock.end(facts.step, opened.gpu_began)
                 self._host_steps.append(HostStep(facts, opened.host_ns, end_ns))
             self.recorder.step(facts)
         elif opened.is_profiled and self._window is not None:

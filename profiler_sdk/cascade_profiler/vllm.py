@@ -361,6 +361,7 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
     from cascade_profiler.clock import aligned_clock  # noqa: PLC0415
     from cascade_profiler.collect import found_collectors, reasons  # noqa: PLC0415
     from cascade_profiler.destinations import destination_of  # noqa: PLC0415
+    from cascade_profiler.gpu_clock import GpuClock, why_no_gpu_clock  # noqa: PLC0415
     from cascade_profiler.plan import SamplingPlan  # noqa: PLC0415
     from cascade_profiler.recorder import Recorder  # noqa: PLC0415
     from cascade_profiler.spool import Spool  # noqa: PLC0415
@@ -414,6 +415,8 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
             {**orders.host_profile, "trace_id": orders.trace_id, "type": "HostProfileRecorded"}
         )
     recorder = Recorder(started, destination, spool, captures=captures, memory_bytes_limit=orders.memory_bytes_limit)
+    torch = sys.modules.get("torch")
+    no_gpu_clock = "a profiler ran beside it" if collector is not None else why_no_gpu_clock(torch)
     _seat.schedule = Schedule()
     _seat.destination, _seat.rank = destination, rank
     _seat.has_profiled |= collector is not None
@@ -425,6 +428,8 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
         collector,
         SamplingPlan() if orders.is_sampling and collector is not None else None,
         profile=profile,
+        gpu_clock=None if torch is None or no_gpu_clock else GpuClock(torch.cuda),
+        no_gpu_clock=no_gpu_clock,
     )
     atexit.register(_end_at_exit)
     return {

@@ -49,6 +49,38 @@ class Event:
         return list(self._values[8])
 
 
+class CudaEvent:
+    """Happens when the GPU gets to it; asking how long it took before that is an error, as torch's is."""
+
+    def __init__(self, torch: FakeTorch, *, enable_timing: bool = False) -> None:
+        torch.events += 1
+        if torch.event_fails_at == torch.events:
+            raise RuntimeError("CUDA error: out of memory")
+        self._torch, self._is_timed = torch, enable_timing
+        self.at_ns: int | None = None
+
+    def record(self) -> None:
+        self.at_ns = self._torch.gpu_ns
+
+    def query(self) -> bool:
+        return self._torch.gpu_done_ns is None or (self.at_ns or 0) <= self._torch.gpu_done_ns
+
+    def synchronize(self) -> None:
+        _never()
+
+    def elapsed_time(self, end: CudaEvent) -> float:
+        assert self._is_timed
+        assert self.at_ns is not None
+        assert end.at_ns is not None
+        if not (self.query() and end.query()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        return (end.at_ns - self.at_ns) / 1e6
+
+
+def _never() -> None:
+    raise AssertionError("the job was made to wait for the GPU")
+
+
 class FakeTorch:
     """Put in the place of the module torch. `kernels_per_step`: launches that each `work` call adds."""
 
@@ -57,6 +89,8 @@ class FakeTorch:
         self.cuda = SimpleNamespace(
             is_available=lambda: has_gpu,
             current_device=lambda: 0,
+            Event=lambda **options: CudaEvent(self, **options),
+            synchronize=_never,
             is_current_stream_capturing=lambda: self.is_capturing,
             get_device_properties=lambda _: SimpleNamespace(
                 name="NVIDIA A100-SXM4-80GB", major=8, minor=0, multi_processor_count=108, total_memory=80 << 30
@@ -74,6 +108,10 @@ class FakeTorch:
         self.fails_at: int | None = None
         self.running: Profile | None = None
         self.is_capturing = False
+        self.gpu_ns = 0  # the GPU's clock, and up to where it has run
+        self.gpu_done_ns: int | None = None  # None: it has run everything
+        self.events = 0
+        self.event_fails_at: int | None = None
         self._correlation = 0
 
     def ones(self, *_: Any, **__: Any) -> Any:
