@@ -134,25 +134,36 @@ def host_times(
     tokens: (context, generation) of each step of the trace.
     """
     rows = len(layout.row_step)
-    unknown = np.full((3, rows), -1, dtype=np.int64)
-    if profile is None or not profile.step_context_tokens or not profile.step_host_ns:
-        return HostTimes(unknown, unknown.copy())
-    context = np.array(profile.step_context_tokens, dtype=np.int64)
-    generation = np.array(profile.step_generation_tokens, dtype=np.int64)
-    issue = np.array(profile.step_host_ns, dtype=np.int64)
-    exposed = np.array(profile.step_gap_ns or [0] * len(issue), dtype=np.int64)
-    found_issue, found_exposed = unknown, unknown.copy()
-    known: dict[tuple[int, int], tuple[NDArray[np.int64], NDArray[np.int64]] | None] = {}
+    found_issue = np.full((3, rows), -1, dtype=np.int64)
+    found_exposed = found_issue.copy()
+    if profile is None:
+        return HostTimes(found_issue, found_exposed)
+    known: dict[tuple[int, int], HostTimes | None] = {}
     for row, step in enumerate(layout.row_step.tolist()):
         asked = tokens.get(step)
         if asked is None:
             continue
         if asked not in known:
-            chosen = _alike(context, generation, asked)
-            known[asked] = (_percentiles(issue[chosen]), _percentiles(exposed[chosen])) if len(chosen) else None
+            known[asked] = host_times_of(profile, asked)
         if (times := known[asked]) is not None:
-            found_issue[:, row], found_exposed[:, row] = times
+            found_issue[:, row], found_exposed[:, row] = times.issue_ns, times.exposed_ns
     return HostTimes(found_issue, found_exposed)
+
+
+def host_times_of(profile: HostProfileMeasured, asked: tuple[int, int]) -> HostTimes | None:
+    """Of one step by its (context, generation) tokens, arrays of shape (3,); None where no baseline step is like it."""
+    if not profile.step_context_tokens or not profile.step_host_ns:
+        return None
+    chosen = _alike(
+        np.array(profile.step_context_tokens, dtype=np.int64),
+        np.array(profile.step_generation_tokens, dtype=np.int64),
+        asked,
+    )
+    if not len(chosen):
+        return None
+    issue = np.array(profile.step_host_ns, dtype=np.int64)
+    exposed = np.array(profile.step_gap_ns or [0] * len(issue), dtype=np.int64)
+    return HostTimes(_percentiles(issue[chosen]), _percentiles(exposed[chosen]))
 
 
 def _alike(context: NDArray[np.int64], generation: NDArray[np.int64], asked: tuple[int, int]) -> NDArray[np.intp]:

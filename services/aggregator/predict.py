@@ -141,6 +141,10 @@ class TracePredictor:
             host_issue_ns=host_issue_ns if self._layout.traced_gap_ns[row] < 0 else 0,
         )
 
+    def host_times_of(self, context_tokens: int, generation_tokens: int) -> compose.HostTimes | None:
+        """The host's times of a step of so many tokens, by the baseline; None where there is none, or none like it."""
+        return compose.host_times_of(self._profile, (context_tokens, generation_tokens)) if self._profile else None
+
     def step_times(
         self,
         duration_ns: NDArray[np.int64],

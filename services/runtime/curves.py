@@ -1,7 +1,8 @@
 """How a decode step grows with context or batch: one traced step, asked again with other lengths or more requests.
 
 Everything else stays as traced: the launches of the step, its overlap and gaps, and what the source correction said of
-each kernel. Beyond what the trace covers the band widens, and says so.
+each kernel. The host's time is the baseline's for as many tokens. Beyond what the trace covers the band widens, and
+says so.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class _Step:
 
     step: int
     requests: int
+    tokens: int
     context: float  # tokens attended to per request
     launches: NDArray[np.float64]  # per task
     overlap: float
@@ -68,6 +70,10 @@ def curves(
     used = np.flatnonzero(base.launches)
     part = work.take(used)
     asked = _repeated(part, [_changed(part, axis, x, base) for x in xs])
+    hosts = [
+        predictor.host_times_of(0, round(base.tokens * x / base.requests) if axis == "batch" else base.tokens)
+        for x in xs
+    ]
     gpus = [config.gpu for config in configs]
     predictions = analytic.simulate(asked, gpus)
     stock = analytic.simulate(work, gpus)
@@ -81,7 +87,7 @@ def curves(
         )
         duration = predictions.duration_ns[index].reshape(len(xs), len(used)) * factor
         spread = predictions.sigma[index].reshape(len(xs), len(used)) * left
-        values = _composed(base, base.launches[used], duration, spread, part.text("family"), traced, xs)
+        values = _composed(base, base.launches[used], duration, spread, part.text("family"), traced, xs, hosts)
         for x, value in zip(xs, values, strict=True):
             value["infeasible"] = _too_large(predictor, config, base, axis, x)
         shown.append(
@@ -108,6 +114,7 @@ def _base(predictor: TracePredictor, step: StepTraced) -> _Step:
     return _Step(
         step=step.step,
         requests=len(step.kv_lengths),
+        tokens=step.generation_tokens,
         context=sum(step.kv_lengths) / len(step.kv_lengths),
         launches=row.launches,
         overlap=row.overlap,
@@ -157,6 +164,7 @@ def _composed(
     family: NDArray[Any],
     traced: tuple[float, float],
     xs: Sequence[float],
+    hosts: Sequence[compose.HostTimes | None],
 ) -> list[Report]:
     """As compose.step_times does for a traced step. duration_ns, sigma: (xs, tasks)."""
     times = np.rint(duration_ns) * launches
@@ -170,16 +178,19 @@ def _composed(
     gpu = np.rint(total * base.overlap)
     value = gpu + base.gap_ns
     low = gpu * np.exp(-compose.Z90 * spread)
-    high = np.maximum(np.maximum(gpu * np.exp(compose.Z90 * spread) + base.gap_ns, base.host_issue_ns), value)
-    return [
-        {
-            "value_ms": float(value[index]) / 1e6,
-            "p10_ms": float(low[index]) / 1e6,
-            "p90_ms": float(high[index]) / 1e6,
-            "is_extrapolated": bool(beyond[index] > 0),
-        }
-        for index in range(len(xs))
-    ]
+    high = gpu * np.exp(compose.Z90 * spread) + base.gap_ns
+    points = []
+    for index, host in enumerate(hosts):
+        times = np.array([low[index], value[index], high[index]])
+        if host is None:
+            times[2] = max(times[2], base.host_issue_ns, times[1])
+        else:
+            times = np.maximum(times, host.issue_ns) + host.exposed_ns
+        p10_ms, value_ms, p90_ms = (times / 1e6).tolist()
+        points.append(
+            {"value_ms": value_ms, "p10_ms": p10_ms, "p90_ms": p90_ms, "is_extrapolated": bool(beyond[index] > 0)}
+        )
+    return points
 
 
 def _too_large(predictor: TracePredictor, config: RunConfig, base: _Step, axis: Axis, x: float) -> str | None:
