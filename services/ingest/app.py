@@ -21,9 +21,11 @@ from services.ingest.reactor import Ingest
 from services.runtime.artifacts import open_artifacts
 from services.runtime.cluster import ClusterSettings, leave_in_order, observed, prepare, say
 from services.runtime.kafka import KafkaService, Publisher, event_of, read_to_end, tail
+from services.runtime.observe import Observed
 from services.runtime.reactor import Reactor
 
 PLANNED = ("KernelTaskTraced", "RunRequested", "RunCancelled")
+_RECORDED_PER_READ = 512  # each is followed in a millisecond
 
 
 async def main(settings: ClusterSettings) -> None:
@@ -49,8 +51,8 @@ async def main(settings: ClusterSettings) -> None:
         )
 
     ingest = service("ingest", Ingest(named), ("uploads",), ("TraceUploaded",))
-    planner = PlannerLeadership(settings)
-    live = LiveTraces(settings)
+    planner = PlannerLeadership(settings, figures)
+    live = LiveTraces(settings, figures)
     leave_in_order(ingest.stop, live.stop, planner.stop)
     say("ingest_started", instance=settings.instance, kafka=settings.broker.bootstrap)
     await asyncio.gather(ingest.run(), live.run(), planner.run())
@@ -61,7 +63,7 @@ class LiveTraces(KafkaService):
     again has the same identities, and what was half known to the one before is known to nobody else.
     """
 
-    def __init__(self, settings: ClusterSettings) -> None:
+    def __init__(self, settings: ClusterSettings, figures: Observed) -> None:
         self._settings = settings
         self._live = LiveIngest()
         self._heard_ms: dict[str, int] = {}
@@ -74,6 +76,8 @@ class LiveTraces(KafkaService):
             RECORDED_TYPES,
             instance=settings.instance,
             session_timeout_ms=settings.session_timeout_ms,
+            records_per_read=_RECORDED_PER_READ,
+            observed=figures,
             on_assigned=self._assigned,
         )
 
@@ -110,7 +114,7 @@ class PlannerLeadership:
     Work that was asked for twice is simulated twice, with equal results; work that was never asked for would be lost.
     """
 
-    def __init__(self, settings: ClusterSettings) -> None:
+    def __init__(self, settings: ClusterSettings, figures: Observed) -> None:
         self._settings = settings
         self._member = KafkaService(
             "planner",
@@ -120,6 +124,7 @@ class PlannerLeadership:
             ("none",),  # the leader reads runs itself, from their beginning
             instance=settings.instance,
             session_timeout_ms=settings.session_timeout_ms,
+            observed=figures,
             on_assigned=self._changed,
         )
         self._leading: asyncio.Task[None] | None = None

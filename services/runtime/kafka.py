@@ -13,7 +13,8 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
@@ -122,6 +123,24 @@ def _new_topic(spec: TopicSpec) -> NewTopic:
     return NewTopic(spec.name, spec.partitions, 1, topic_configs=configs)
 
 
+class Outgoing(NamedTuple):
+    """An event as the producer sends it."""
+
+    type: str
+    topic: str
+    key: bytes
+    value: bytes
+    headers: list[tuple[str, bytes]]
+    partition: int | None  # None: the key's
+
+
+def outgoing(event: AnyEvent) -> Outgoing:
+    record = encode(event, is_compressed=True)
+    headers = [(name, value.encode()) for name, value in record.headers.items()]
+    shard = event.shard if isinstance(event, KernelSimulationRequested) else None
+    return Outgoing(event.type, record.topic, record.key.encode(), record.value, headers, shard)
+
+
 class Publisher:
     """An idempotent producer of events; `publish` returns when all of them are acknowledged by the broker."""
 
@@ -143,18 +162,15 @@ class Publisher:
         await self._producer.stop()
 
     async def publish(self, events: Iterable[AnyEvent]) -> None:
-        sent = []
-        for event in events:
-            record = encode(event, is_compressed=True)
-            sent.append(
-                await self._producer.send(
-                    record.topic,
-                    value=record.value,
-                    key=record.key.encode(),
-                    partition=event.shard if isinstance(event, KernelSimulationRequested) else None,
-                    headers=[(name, value.encode()) for name, value in record.headers.items()],
-                )
+        await self.send([outgoing(event) for event in events])
+
+    async def send(self, records: Sequence[Outgoing]) -> None:
+        sent = [
+            await self._producer.send(
+                record.topic, record.value, record.key, partition=record.partition, headers=record.headers
             )
+            for record in records
+        ]
         if sent:
             await asyncio.gather(*sent)
 
@@ -352,11 +368,16 @@ class KafkaService:
         try:
             answers = self._answers(batch)
             self._answer_count = 0
-            while chunk := await asyncio.to_thread(_next_chunk, answers):
-                await self._publisher.publish(chunk)
+            chunk = await asyncio.to_thread(_next_chunk, answers)
+            while chunk:
+                # While these are on their way, the next are made.
+                _, following = await asyncio.gather(
+                    self._publisher.send(chunk), asyncio.to_thread(_next_chunk, answers)
+                )
                 self._answer_count += len(chunk)
-                self._observed.published(event.type for event in chunk)
+                self._observed.published(record.type for record in chunk)
                 self._observed.seen(self.name, is_ready=True)
+                chunk = following
         finally:
             still = self._consumer.assignment() & paused
             if still:
@@ -402,10 +423,6 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka sh
             await self._on_assigned(set(assigned))
 
 
-def _next_chunk(answers: Iterator[AnyEvent]) -> list[AnyEvent]:
-    chunk: list[AnyEvent] = []
-    for answer in answers:
-        chunk.append(answer)
-        if len(chunk) >= _EVENTS_PER_PUBLISH:
-            break
-    return chunk
+def _next_chunk(answers: Iterator[AnyEvent]) -> list[Outgoing]:
+    """Encoded in the reactor's thread: the loop is for talking to the broker."""
+    return [outgoing(answer) for answer in islice(answers, _EVENTS_PER_PUBLISH)]
