@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import faust
 from cascade_schemas.events import AnyEvent
+from faust.exceptions import ConsumerNotStarted
 
 from services.aggregator.shell import AggregatorShell, Delivered
 from services.aggregator.store import Store
@@ -27,7 +28,7 @@ from services.runtime.observe import Observed
 
 TOPICS = ("catalog", "runs", "results")  # predictions are its own: read to their end before these
 _TAKE, _WITHIN_S = 512, 0.1
-_BEAT_S = 2.0
+_BEAT_S = 1.0
 
 log = logging.getLogger("cascade")
 
@@ -61,6 +62,7 @@ class Active:
         self._lock = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shell: AggregatorShell | None = None
+        self.consumer: Any = None  # Faust's, once it has partitions
 
     async def start(self) -> None:
         """Catch up with its own predictions first: what was said is not said again by newer code."""
@@ -80,7 +82,22 @@ class Active:
     async def _beat(self) -> None:
         while True:
             self._figures.seen("aggregator", is_ready=True)
+            self._say_lag()
             await asyncio.sleep(_BEAT_S)
+
+    def _say_lag(self) -> None:
+        """What the broker has and the store has not; nothing before the broker has said it of every partition."""
+        if self.consumer is None:
+            return
+        try:
+            parts = [part for part in self.consumer.assignment() if part.topic in TOPICS]
+            ends = {part: self.consumer.highwater(part) for part in parts}
+        except (ConsumerNotStarted, AssertionError):
+            return  # partitions are being dealt, or this is the end
+        if None not in ends.values():
+            for part, end in ends.items():
+                lag = max(0, end - self.position(part.topic, part.partition))
+                self._figures.lag(part.topic, part.partition, lag)
 
     async def stop(self) -> None:
         self._heartbeat.cancel()
@@ -166,6 +183,7 @@ class AggregatorApp(faust.App):
             for part in consumer.assignment():
                 if part.topic in TOPICS:
                     await consumer.seek(part, self.active.position(part.topic, part.partition))
+            self.active.consumer = consumer
 
         consumer.perform_seek = perform_seek  # type: ignore[method-assign]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
+import pyarrow as pa
 from cascade_schemas.batches import tasks_batch
 from cascade_schemas.events import (
     AnyEvent,
@@ -72,6 +73,7 @@ class Planner:
     def _requests(self, run: RunRequested, task_ids: list[str]) -> Iterator[KernelSimulationRequested]:
         tasks = self._traces[run.trace_id].tasks
         limit = TASKS_PER_BATCH.get(run.simulator, 1)
+        made: dict[tuple[str, ...], pa.RecordBatch] = {}  # configs that are not shared ask for the same rows
         for config in run.configs:
             shards: dict[int, list[KernelTask]] = {}
             for task_id in task_ids:
@@ -79,13 +81,15 @@ class Planner:
                 shards.setdefault(shard, []).append(tasks[task_id])
             for shard in sorted(shards):
                 for batch in _batched(shards[shard], limit):
+                    ids = tuple(task.task_id for task in batch)
+                    rows = made[ids] = made[ids] if ids in made else tasks_batch(batch)
                     yield KernelSimulationRequested(
                         run_id=run.run_id,
                         config_id=config.config_id,
                         gpu=config.gpu,
                         simulator=run.simulator,
                         shard=shard,
-                        rows=tasks_batch(batch),
+                        rows=rows,
                     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tests.bench import imports, pipeline, profiler, sass, scale, timeline
+from tests.bench import cluster, imports, pipeline, profiler, sass, scale, timeline
 
 BENCHES = {
     "import": imports.run,
@@ -13,6 +13,7 @@ BENCHES = {
     "profiler": profiler.run,
     "sass": sass.run,
     "page": timeline.run,
+    "cluster": cluster.run,
 }
 
 
