@@ -17,11 +17,12 @@ from cascade_profiler.arming import arm
 
 if TYPE_CHECKING:
     from cascade_profiler.session import baseline, trace
+    from cascade_profiler.surveying import survey
     from cascade_profiler.vllm import LLM
 
-__all__ = ["LLM", "arm", "baseline", "trace"]
+__all__ = ["LLM", "arm", "baseline", "survey", "trace"]
 
-_PLACES = {"trace": "session", "baseline": "session", "LLM": "vllm"}
+_PLACES = {"trace": "session", "baseline": "session", "survey": "surveying", "LLM": "vllm"}
 
 arm()
 

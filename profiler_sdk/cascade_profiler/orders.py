@@ -6,9 +6,19 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from cascade_profiler.arming import TOKEN_VARIABLE, VARIABLE
+
+
+class Goal(NamedTuple):
+    """How well sampling wants to know the mean time of each kind of step."""
+
+    target_ratio: float = 0.02  # half of the 95 % interval ÷ the mean
+    count_limit: int = 24  # profiled steps of a kind; one that is not known by then is left at that
+
+
+_GOAL = Goal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,7 @@ class Orders:
     token: str = field(default="", repr=False)
     spool_folder: str = ""  # "": the system's folder for temporary files
     is_sampling: bool = False  # profile steps only until their times are known well enough
+    goal: Goal = _GOAL  # of sampling
     host_profile: Mapping[str, Any] | None = None  # of a run before, without a profiler
     memory_bytes_limit: int = 64 << 20
     spool_bytes_limit: int = 1 << 30
@@ -37,7 +48,8 @@ class Orders:
     def from_json(cls, text: str) -> Orders:
         """Ignores what a newer version says beyond this one."""
         known = {one.name for one in fields(cls)}
-        return cls(**{name: value for name, value in json.loads(text).items() if name in known})
+        said = {name: value for name, value in json.loads(text).items() if name in known}
+        return cls(**said | {"goal": Goal(*said.get("goal", ()))})
 
     def with_token(self, environ: Mapping[str, str]) -> Orders:
         return self if self.token else replace(self, token=environ.get(TOKEN_VARIABLE, ""))

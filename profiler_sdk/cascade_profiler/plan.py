@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cascade_profiler.orders import Goal
 from cascade_profiler.recorder import Batch, StepFacts
 
 # Student's t, two-sided 95 %, by degrees of freedom from 1; beyond the table the normal's.
@@ -61,12 +62,11 @@ class KindReport(NamedTuple):
 
 
 class SamplingPlan:
-    """`target_ratio`: how narrow the interval of a kind's mean must be; `count_limit`: profiled steps of one kind."""
+    """Decides step by step; a kind needs three steps at least before its interval means anything."""
 
-    def __init__(self, target_ratio: float = 0.02, count_least: int = 3, count_limit: int = 24) -> None:
-        self._target_ratio = target_ratio
+    def __init__(self, goal: Goal | None = None, count_least: int = 3) -> None:
+        self._goal = goal or Goal()
         self._count_least = count_least
-        self._count_limit = count_limit
         self._kinds: dict[Kind, _Moments] = {}
         self._seen = 0
 
@@ -103,7 +103,13 @@ class SamplingPlan:
     def _is_done(self, moments: _Moments) -> bool:
         if moments.count < self._count_least:
             return False
-        return moments.count >= self._count_limit or moments.half_width_ratio() <= self._target_ratio
+        return moments.count >= self._goal.count_limit or moments.half_width_ratio() <= self._goal.target_ratio
+
+
+def decode_kinds(requests: int, first: int, last: int) -> set[Kind]:
+    """The kinds of decode steps of so many requests, whose contexts are `first` to `last` tokens on average."""
+    buckets = range(_bucket(requests * first), _bucket(requests * last) + 1)
+    return {Kind("decode", _bucket(requests), bucket, _bucket(requests)) for bucket in buckets}
 
 
 def kind_of(step: Batch | StepFacts) -> Kind:

@@ -16,9 +16,10 @@ from cascade_profiler import vllm
 from cascade_profiler.arming import TOKEN_VARIABLE
 from cascade_profiler.destinations import BadDestination, destination_of
 from cascade_profiler.hostprofile import read_profile, with_front_end
-from cascade_profiler.orders import Orders
+from cascade_profiler.orders import Goal, Orders
 from cascade_profiler.saying import forget, say
 
+_GOAL = Goal()
 _UNARMED = (
     "this LLM was built before it could be traced: put `import cascade_profiler` above the line that builds it, or use"
     " cascade_profiler.LLM; nothing is recorded, the job goes on"
@@ -67,7 +68,7 @@ def trace(
     collector: str = "",
     source_gpu: str = "",
     token: str = "",
-    sample: bool = False,
+    sample: bool | Goal = False,
     host_profile: str | Path | Mapping[str, Any] | None = None,
     spool_folder: str = "",
 ) -> Iterator[Trace]:
@@ -75,12 +76,14 @@ def trace(
 
     destination: kafka://…, http(s)://… (the gateway), file:///folder/name, memory://; "": the Cascade server of this
     machine, else a file in the current folder. model: a known name or a config.json. mode: "kernels" or "steps".
-    sample: profile a few steps of each kind. host_profile: a Baseline's profile, or the file it was saved to.
+    sample: profile a few steps of each kind, until a Goal is reached. host_profile: a Baseline's profile, or the file
+    it was saved to.
     """
     forget()
     orders = _orders(
         destination=destination, model=model, name=name, mode=mode, collector=collector, source_gpu=source_gpu,
-        token=token, is_sampling=sample, host_profile=host_profile, spool_folder=spool_folder,
+        token=token, is_sampling=bool(sample), goal=sample if isinstance(sample, Goal) else Goal(),
+        host_profile=host_profile, spool_folder=spool_folder,
     )  # fmt: skip
     found = Trace(orders.trace_id if orders else "", orders.destination if orders else "")
     if orders is not None:
@@ -118,6 +121,7 @@ def new_orders(
     source_gpu: str = "",
     token: str = "",
     is_sampling: bool = False,
+    goal: Goal = _GOAL,
     host_profile: str | Path | Mapping[str, Any] | None = None,
     spool_folder: str = "",
 ) -> Orders:
@@ -150,6 +154,7 @@ def new_orders(
         source_gpu=source_gpu,
         token=token or found_token or os.environ.get(TOKEN_VARIABLE, ""),
         is_sampling=is_sampling,
+        goal=goal,
         host_profile=profile,
         spool_folder=spool_folder,
     )

@@ -20,7 +20,7 @@ from cascade_profiler.gpu_clock import GpuClock
 from cascade_profiler.hostprofile import STEPS_LIMIT, HostStep, host_profile
 from cascade_profiler.kineto import Seen, StepSpan, Window, window_rows
 from cascade_profiler.outbox import Delivery
-from cascade_profiler.plan import Kind, SamplingPlan, kind_of, sentence
+from cascade_profiler.plan import Kind, KindReport, SamplingPlan, kind_of, sentence
 from cascade_profiler.recorder import Batch, Recorder, StepFacts
 from cascade_profiler.saying import said, say
 
@@ -149,6 +149,16 @@ class Tracer:
             return host_profile(self._host_steps, self._trace_id, gpu_absent=self._no_gpu_clock)
         clock.finish(_GPU_TIMEOUT_S)
         return host_profile(self._host_steps, self._trace_id, clock.times_ns, clock.absent)
+
+    def known(self, timeout_s: float) -> list[KindReport]:
+        """What sampling has learnt of each kind of step, the open window included; in the model's thread."""
+        if self._plan is None or self._collector is None:
+            return []
+        self._close_window(self._collector, is_last=False)
+        deadline_s = time.monotonic() + timeout_s
+        while self._waiting and time.monotonic() < deadline_s:
+            time.sleep(0.002)
+        return self._plan.report()
 
     # --- steps and windows --------------------------------------------------------------------------------------
 

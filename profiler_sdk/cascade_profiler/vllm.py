@@ -1,7 +1,7 @@
 """vLLM's names, and the only place that knows them: workers are hooked without a line of vLLM being changed.
 
 `Worker.execute_model` and `Worker.sample_tokens` are wrapped once their module is imported, in every process of an
-armed job; other workers (CPU, XPU) derive from that class. Three methods are added for `collective_rpc`. A step that
+armed job; other workers (CPU, XPU) derive from that class. Four methods are added for `collective_rpc`. A step that
 nobody traces costs one attribute test. Checked against vLLM 0.32 and 0.33.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade_profiler.arming import arm, is_armed_for_graphs
 from cascade_profiler.orders import Orders, standing_orders
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 WORKER_MODULE = "vllm.v1.worker.gpu_worker"
 GRAPHS_MODULE = "vllm.v1.worker.gpu.cudagraph_utils"  # of the second model runner
 WRAPPED = ("execute_model", "sample_tokens")
-START, STOP, FETCH = "cascade_start", "cascade_stop", "cascade_fetch"
+START, STOP, FETCH, KNOWN = "cascade_start", "cascade_stop", "cascade_fetch", "cascade_known"
 
 _SEND_TIMEOUT_S = 30.0
 
@@ -76,6 +76,7 @@ def hook(module: ModuleType) -> None:
     setattr(worker_class, START, _start)
     setattr(worker_class, STOP, _stop)
     setattr(worker_class, FETCH, _fetch)
+    setattr(worker_class, KNOWN, _known)
 
 
 class _Seat:
@@ -344,6 +345,12 @@ def _fetch(worker: Any) -> bytes:  # noqa: ARG001
     return packed_records(records, 0) if records else b""
 
 
+def _known(worker: Any) -> list[tuple[Any, ...]]:  # noqa: ARG001
+    """What sampling has learnt on this rank: the fields of a KindReport each."""
+    tracer = _seat.tracer
+    return [tuple(row) for row in tracer.known(_SEND_TIMEOUT_S)] if tracer is not None else []
+
+
 def _begin(worker: Any, orders: Orders) -> dict[str, Any]:
     """The trace of one rank. Answers {"error": sentence} where it cannot be."""
     try:
@@ -426,7 +433,7 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
         clock,
         orders.origin_unix_ns,
         collector,
-        SamplingPlan() if orders.is_sampling and collector is not None else None,
+        SamplingPlan(orders.goal) if orders.is_sampling and collector is not None else None,
         profile=profile,
         gpu_clock=None if torch is None or no_gpu_clock else GpuClock(torch.cuda),
         no_gpu_clock=no_gpu_clock,
@@ -595,6 +602,35 @@ class _Loader(importlib.abc.Loader):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
+
+
+class Limits(NamedTuple):
+    """What an engine can be asked for."""
+
+    context_tokens: int
+    requests: int
+    step_tokens: int
+    vocabulary: int
+
+
+def limits_of(llm: Any) -> Limits:
+    config = llm.llm_engine.vllm_config
+    model = config.model_config
+    scheduler = config.scheduler_config
+    return Limits(
+        context_tokens=int(model.max_model_len),
+        requests=int(scheduler.max_num_seqs),
+        step_tokens=int(scheduler.max_num_batched_tokens),
+        vocabulary=int(model.get_vocab_size()),
+    )
+
+
+def generate(llm: Any, prompts: Sequence[Sequence[int]], output_tokens: int) -> None:
+    """So many tokens after each prompt of token ids, whatever they are."""
+    from vllm import SamplingParams  # noqa: PLC0415 - of the job's own environment
+
+    params = SamplingParams(max_tokens=output_tokens, temperature=0, ignore_eos=True, detokenize=False)
+    llm.generate([{"prompt_token_ids": list(ids)} for ids in prompts], params, use_tqdm=False)
 
 
 def rpc(llm: Any) -> Callable[..., list[Any]]:

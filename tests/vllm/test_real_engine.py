@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import inspect
 import time
+from pathlib import Path
 
 import cascade_profiler
 import pytest
@@ -59,6 +62,40 @@ def test_the_classes_that_are_hooked_look_as_expected():
         (SchedulerOutput, {"scheduled_new_reqs", "scheduled_cached_reqs", "num_scheduled_tokens", "finished_req_ids"}),
     ):
         assert names <= set(kind.__dataclass_fields__), kind
+
+
+def test_graphs_are_captured_where_the_profiler_looks():
+    """No graph is captured on a CPU: the sources of both model runners are held to what the hook expects of them."""
+    from cascade_profiler import vllm as hook
+    from vllm.v1.worker.gpu_worker import Worker
+
+    assert "self.model_runner.capture_model()" in inspect.getsource(inspect.unwrap(Worker.compile_or_warm_up_model))
+    first = functions_in("vllm.v1.worker.gpu_model_runner")
+    assert "capture_model" in first
+    # It names the batch size by itself, around the pass that is captured.
+    assert "record_function" in first["_warmup_and_capture"]
+    assert "f'capture_{desc.num_tokens}_{cudagraph_runtime_mode.name}'" in first["_warmup_and_capture"]
+    second = functions_in(hook.GRAPHS_MODULE)
+    capture = second["CudaGraphManager.capture"]
+    assert capture.startswith("def capture(self, create_forward_fn:")
+    assert "create_forward_fn(desc, warmup=True)" in capture.replace("\n", "")
+    assert "forward_fn(CUDAGraphMode.PIECEWISE)" in capture
+    assert "desc.cg_mode" in capture
+    assert "num_tokens: int" in second["BatchExecutionDescriptor"]
+
+
+def functions_in(module):
+    """The text of each function and class of a module that need not be importable here."""
+    tree = ast.parse(Path(importlib.util.find_spec(module).origin).read_text())
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            found[node.name] = ast.unparse(node)
+            for part in node.body:
+                if isinstance(part, ast.FunctionDef):
+                    part.decorator_list = []
+                    found[part.name] = found[f"{node.name}.{part.name}"] = ast.unparse(part)
+    return found
 
 
 def test_chunked_prefill_and_decode_are_recorded_as_they_were_scheduled(llm):
@@ -156,6 +193,22 @@ def test_a_destination_that_is_down_for_thirty_seconds_loses_nothing(llm, server
     whole = server.trace(trace.trace_id, "complete")
     assert len(whole["steps"]) == report["steps"]
     assert not whole["is_truncated"]
+
+
+def test_a_survey_profiles_full_batches_at_every_context_it_was_asked_for(llm):
+    found = cascade_profiler.survey(
+        llm, batches=(1, 4), contexts=(60, 300), seconds=240, target_ratio=0.5, destination="memory://"
+    )
+    assert found.is_converged, found.known
+    steps, _ = accounted(events_of(found.trace))
+    for point in ((1, 60), (1, 300), (4, 60), (4, 300)):
+        assert found.known[point].steps >= 3
+        together = [
+            step
+            for step in steps
+            if step.op_count and step.q_lengths == (1,) * point[0] and min(step.kv_lengths) > point[1]
+        ]
+        assert len(together) >= 3
 
 
 def test_an_unarmed_engine_says_so_and_goes_on(llm, capsys, monkeypatch):
