@@ -69,6 +69,20 @@ async function heapMb() {
   return { page: Math.round(found.page), workers: Math.round(found.workers), workerCount: workers.length }
 }
 
+/** CPU time of the page's main thread while something is done, ms: what a busy machine beside it does not change. */
+async function mainThread(act) {
+  const session = await context.newCDPSession(page)
+  await session.send('Performance.enable', { timeDomain: 'threadTicks' })
+  const now = async () => (await session.send('Performance.getMetrics')).metrics.find(({ name: metric }) => metric === 'TaskDuration').value * 1000
+  const before = await now()
+  const found = await act()
+  const cpuMs = (await now()) - before
+  await session.detach()
+  return { found, cpuMs }
+}
+
+const each = (total, n) => Number((total / n).toFixed(2))
+
 /** The page's own animation frames while something is done; the first ones are left out. */
 async function frames(act) {
   await page.evaluate(() => {
@@ -151,7 +165,7 @@ const scenarios = {
     await pane.scrollIntoViewIfNeeded()
     await page.waitForTimeout(500)
     const total = await page.getByText(/lines?$/).first().innerText()
-    const scroll = await frames(() =>
+    const { found: scroll, cpuMs } = await mainThread(() => frames(() =>
       pane.evaluate(
         (element, count) =>
           new Promise((resolve) => {
@@ -166,7 +180,7 @@ const scenarios = {
           }),
         FRAMES + WARM_UP,
       ),
-    )
+    ))
     const at = async (share) => {
       await pane.evaluate((element, way) => {
         element.scrollTop = (element.scrollHeight - element.clientHeight) * way
@@ -180,7 +194,7 @@ const scenarios = {
     await page.keyboard.press('Enter')
     await page.getByText(/1 match/).waitFor()
     await page.locator('mark').first().waitFor()
-    return { total, frames: quantiles(scroll), seen, search: { ms: Date.now() - asked, line: await page.locator('mark').first().innerText() }, heapMb: await heapMb() }
+    return { total, frames: quantiles(scroll), cpuMsPerFrame: each(cpuMs, scroll.length + WARM_UP), seen, search: { ms: Date.now() - asked, line: await page.locator('mark').first().innerText() }, heapMb: await heapMb() }
   },
 
   /** A thousand runs, from the click to the rows. */
@@ -239,7 +253,7 @@ const scenarios = {
     await page.getByTestId('moment').getByText(/of/).waitFor()
     await page.waitForFunction((least) => Number(document.querySelector('input[aria-label="Position in the log"]')?.max) >= least, options.records ?? 1)
     await page.waitForTimeout(1500)
-    const took = await page.evaluate(async (count) => {
+    const { found: took, cpuMs } = await mainThread(() => page.evaluate(async (count) => {
       const input = document.querySelector('input[aria-label="Position in the log"]')
       const set = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value').set
       const times = []
@@ -252,8 +266,43 @@ const scenarios = {
         times.push(performance.now() - began)
       }
       return times
-    }, 200)
-    return { records: Number(await page.getByRole('slider', { name: 'Position in the log' }).getAttribute('max')), seekMs: quantiles(took), heapMb: await heapMb() }
+    }, 200))
+    return { records: Number(await page.getByRole('slider', { name: 'Position in the log' }).getAttribute('max')), seekMs: quantiles(took), cpuMsPerSeek: each(cpuMs, took.length), heapMb: await heapMb() }
+  },
+
+  /** A what-if slider dragged by key presses: from the press to the number it gives, and what of it the server took. */
+  async whatif() {
+    await enter(`/runs/${options.run}/whatif`)
+    const slider = page.getByRole('slider', { name: 'DRAM' })
+    await slider.waitFor()
+    await slider.focus()
+    const answer = page.getByRole('region', { name: 'Answer' })
+    const took = []
+    const asked = []
+    page.on('requestfinished', (request) => request.url().endsWith('/api/what-if') && asked.push(request.timing().responseEnd))
+    for (let turn = 0; turn < 60; turn += 1) {
+      took.push(
+        await answer.evaluate(
+          (element, up) =>
+            new Promise((resolve) => {
+              const input = document.querySelector('input[type=range][aria-label="DRAM"]')
+              const set = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value').set
+              const began = performance.now()
+              const seen = new MutationObserver(() => {
+                if (element.getAttribute('aria-busy') === 'true') return
+                seen.disconnect()
+                requestAnimationFrame(() => resolve(performance.now() - began))
+              })
+              set.call(input, String(up))
+              input.dispatchEvent(new Event('input', { bubbles: true }))
+              seen.observe(element, { subtree: true, childList: true, characterData: true, attributes: true })
+            }),
+          0.2 + (0.6 * ((turn * 37) % 60)) / 60,
+        ),
+      )
+      await page.waitForTimeout(30)
+    }
+    return { pressToNumberMs: quantiles(took.slice(5)), requestMs: quantiles(asked.slice(5)) }
   },
 
   /** What the first view costs in script, compressed as a server would. */

@@ -1,6 +1,6 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, useNavigate } from '@tanstack/react-router'
-import { useEffect, useMemo, useRef, useState, type CSSProperties } from 'react'
+import { memo, useEffect, useMemo, useRef, useState, type CSSProperties } from 'react'
 import { api } from '../../lib/api'
 import { boundShown, familyShown } from '../../lib/families'
 import { digits, MISSING, percent, range, signedPercent, time, timeUnit } from '../../lib/format'
@@ -131,7 +131,7 @@ function Answer(props: { readonly sweep: Sweep; readonly now: WhatIfAnswer | nul
   const shown: ApiEstimate = estimate ?? { value: stock.value_ms, p10: stock.p10_ms, p90: stock.p90_ms }
   const change = shown.value / stock.value_ms
   return (
-    <section className={`panel ${styles.answer}`} aria-live="polite" aria-label="Answer">
+    <section className={`panel ${styles.answer}`} aria-live="polite" aria-label="Answer" aria-busy={isAsking}>
       <div>
         <h2>{METRIC_WORDS[sweep.metric]}</h2>
         {now?.infeasible ? (
@@ -279,7 +279,7 @@ const sentenceOf = (knob: SweptKnob): string =>
 const shownValue = (value: number): string => digits(value)
 
 /** Nine columns, each the bounds at that value: where a colour flips, the bottleneck moves. */
-function KnobRibbon({ knob, at }: { readonly knob: SweptKnob; readonly at: number }) {
+const KnobRibbon = memo(function KnobRibbon({ knob, at }: { readonly knob: SweptKnob; readonly at: number }) {
   const height = 20
   const columns = useMemo(
     () =>
@@ -313,7 +313,7 @@ function KnobRibbon({ knob, at }: { readonly knob: SweptKnob; readonly at: numbe
       <line x1={`${at * 100}%`} x2={`${at * 100}%`} y1="0" y2={height} stroke="var(--text1)" strokeWidth="2" />
     </svg>
   )
-}
+})
 
 // --- state ------------------------------------------------------------------------------------------------------------
 
