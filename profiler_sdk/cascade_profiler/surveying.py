@@ -102,14 +102,12 @@ def next_point(
 ) -> Point | None:
     """Where a second buys most; None where all are known well enough. Points never visited come first."""
     best: tuple[float, Point] | None = None
-    for point in points:
+    for point in sorted(points, key=lambda point: point in known):
         have = known.get(point)
-        if have is None:
+        if have is None or math.isinf(have.half_width_ratio):
             return point
         if not _is_wide(have, target_ratio):
             continue
-        if math.isinf(have.half_width_ratio):
-            return point
         narrower = have.half_width_ratio * math.sqrt(have.steps / (have.steps + _STEPS_PER_VISIT))
         gain = (have.half_width_ratio - narrower) / max(cost_s[point], 1e-9)
         if best is None or gain > best[0]:
@@ -118,13 +116,16 @@ def next_point(
 
 
 def known_of(point: Point, last: int, reports: Sequence[KindReport]) -> Known:
-    """Of the kinds that a visit to the point consists of, up to `last` tokens, the least known; all their steps."""
+    """Of the kinds that a visit to the point consists of, up to `last` tokens, the one with most steps; all of them.
+
+    The first and the last step may be of a kind that hardly any other step there is of.
+    """
     kinds = decode_kinds(point.requests, point.context + 1, last)
     own = [row for row in reports if row.kind in kinds]
     if not own:
         return Known(0, 0, math.inf, math.inf)
-    widest = max(own, key=lambda row: row.half_width_ratio)
-    return Known(sum(row.steps for row in own), widest.mean_ns, widest.half_width_ratio, widest.after_one_more_second)
+    main = max(own, key=lambda row: row.steps)
+    return Known(sum(row.steps for row in own), main.mean_ns, main.half_width_ratio, main.after_one_more_second)
 
 
 class _Visits:
@@ -146,12 +147,12 @@ class _Visits:
             if self._now_s() >= deadline_s:
                 say(f"the time is up; {_left(points, self.known, self._target_ratio)}")
                 return False
-            is_second = point in self.known
+            before = self.known.get(point)
             self._visit(point)
-            if is_second and not self.known[point].steps:
+            if before is not None and self.known[point].steps == before.steps:
                 points.remove(point)
-                say(f"no decode step of {point.requests} x {point.context} tokens could be profiled; it is left out")
-        return bool(points) and all(self.known[point].half_width_ratio <= self._target_ratio for point in points)
+                say(f"no more steps of {point.requests} x {point.context} tokens could be profiled; it is left at that")
+        return bool(self.known) and all(have.half_width_ratio <= self._target_ratio for have in self.known.values())
 
     def _visit(self, point: Point) -> None:
         began_s = self._now_s()
