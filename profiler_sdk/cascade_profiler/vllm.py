@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import hashlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -88,6 +90,7 @@ class _Seat:
         self.destination: Any = None
         self.schedule = Schedule()
         self.rank = 0
+        self.is_warming_up = False  # steps of made-up requests, before graphs are captured
         self.has_profiled = False  # host times are of no use any more
         self.captures: CaptureWindow | None = None  # of the engine's graphs, where they were recorded
 
@@ -138,7 +141,9 @@ def _wrap(worker_class: Any) -> None:
 
     @functools.wraps(execute)
     def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        if _seat.tracer is None and (_seat.standing is None or not _follow_standing_orders(self)):
+        if _seat.tracer is None and (
+            _seat.standing is None or _seat.is_warming_up or not _follow_standing_orders(self)
+        ):
             return execute(self, scheduler_output, *args, **kwargs)
         tracer = _seat.tracer
         try:
@@ -195,7 +200,11 @@ def _wrap_warm_up(worker_class: Any) -> None:
                 _watch_capture(self.model_runner)
             except Exception as error:  # noqa: BLE001 - the job comes first
                 say(f"the capture of graphs cannot be recorded ({type(error).__name__}: {error}); the job goes on")
-        return warm_up(self, *args, **kwargs)
+        _seat.is_warming_up = True
+        try:
+            return warm_up(self, *args, **kwargs)
+        finally:
+            _seat.is_warming_up = False
 
     worker_class.compile_or_warm_up_model = compile_or_warm_up_model
 
@@ -374,6 +383,7 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
     from cascade_profiler.spool import Spool  # noqa: PLC0415
     from cascade_profiler.tracer import Tracer  # noqa: PLC0415
 
+    orders = of_engine(orders, int(getattr(worker.parallel_config, "data_parallel_index", 0)))
     rank, world_size = int(worker.rank), int(worker.parallel_config.world_size)
     collector: Collector | None = None
     found: list[CollectorFound] = []
@@ -444,6 +454,19 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
         "collector": collector.name if collector is not None else "",
         "collectors": [one.model_dump(mode="json") for one in found],
     }
+
+
+def of_engine(orders: Orders, index: int) -> Orders:
+    """Data-parallel engines schedule steps of their own, and their ranks all count from 0: each is its own trace."""
+    if not index:
+        return orders
+    trace_id = hashlib.sha256(f"{orders.trace_id}/{index}".encode()).hexdigest()[: len(orders.trace_id)]
+    destination = orders.destination
+    if destination.startswith("file:"):
+        destination = f"{destination.removesuffix('.cascade-trace')}.dp{index}"
+    say(f"engine {index} of this data-parallel job is trace {trace_id}, {destination}")
+    name = f"{orders.name} (engine {index})"
+    return replace(orders, trace_id=trace_id, name=name, destination=destination)
 
 
 def _instructions_begun() -> dict[str, Any]:

@@ -79,8 +79,13 @@ def opt_config() -> Any:
 class FakeLLM:
     """Schedules as vLLM does (running first, then waiting, within a budget of tokens) and calls every rank's worker."""
 
-    def __init__(self, worker_class: Any, world_size: int = 1, budget: int = 64, step_s: float = 0.0) -> None:
+    def __init__(
+        self, worker_class: Any, world_size: int = 1, budget: int = 64, step_s: float = 0.0, engine: int = 0
+    ) -> None:
+        """engine: which of a data-parallel job's."""
         self.workers = [worker_class(rank, world_size, step_s) for rank in range(world_size)]
+        for worker in self.workers:
+            worker.parallel_config.data_parallel_index = engine
         self._budget = budget
         self._count = 0
 

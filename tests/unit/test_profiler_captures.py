@@ -26,7 +26,7 @@ from services.ingest import admission
 from services.ingest.importers import import_trace
 from services.ingest.live import LiveIngest
 from tests.fakes.torch_profiler import FakeTorch
-from tests.fakes.vllm_engine import FakeLLM, worker_module
+from tests.fakes.vllm_engine import CachedRequestData, FakeLLM, SchedulerOutput, worker_module
 from tests.recordings import RECORDED, recording_started, step_recorded
 from tests.unit.test_live_ingest import Pipeline, facts_of, write_stream
 
@@ -124,7 +124,7 @@ def engine(fake, runner, *, pieces=1, rank_count=1, config=None):
         return execute(self, output)
 
     module.Worker.execute_model = execute_model
-    module.Worker.compile_or_warm_up_model = lambda self: self.model_runner.capture_model()
+    module.Worker.compile_or_warm_up_model = _warm_up
     vllm.hook(module)
     llm = FakeLLM(module.Worker, world_size=rank_count)
     for worker in llm.workers:
@@ -132,6 +132,13 @@ def engine(fake, runner, *, pieces=1, rank_count=1, config=None):
         worker.profiler_config = config
         assert worker.compile_or_warm_up_model() == 1 << 20
     return llm
+
+
+def _warm_up(self):
+    """Steps of made-up requests first, as vLLM warms its kernels up."""
+    self.execute_model(SchedulerOutput([], CachedRequestData(), {"made up": 4}))
+    self.sample_tokens(None)
+    return self.model_runner.capture_model()
 
 
 def catalog_of(events):

@@ -384,6 +384,24 @@ def test_standing_orders_trace_from_the_first_step_to_the_shutdown_of_the_worker
     assert (end.step_count, end.kernel_count) == (6, 18)
 
 
+def test_engines_of_a_data_parallel_job_are_traces_of_their_own(tmp_path, monkeypatch, torch, capsys):
+    orders = session.new_orders(destination=f"file://{tmp_path}/job", model="opt-125m", name="bench")
+    ids = []
+    for index, name in ((0, "job"), (1, "job.dp1"), (2, "job.dp2")):
+        monkeypatch.setattr(vllm, "_seat", vllm._Seat())
+        monkeypatch.setenv(arming.VARIABLE, orders.to_json())
+        llm = hooked(torch, world_size=1, engine=index)
+        llm.generate([10], output_tokens=3 + index)
+        llm.workers[0].shutdown()
+        said = catalog_of(read_stream(tmp_path / f"{name}.rank0.cascade-trace"))
+        (end,) = of_type(said, TraceCompleted)
+        assert (end.step_count, end.is_truncated) == (3 + index, False)
+        ids.append(end.trace_id)
+    assert len(set(ids)) == 3
+    assert ids[0] == orders.trace_id
+    assert f"engine 1 of this data-parallel job is trace {ids[1]}" in capsys.readouterr().err
+
+
 def test_nothing_of_the_machine_or_the_requests_is_in_what_is_sent(tmp_path, monkeypatch, torch):
     monkeypatch.setenv("HF_TOKEN", "hf_secretsecretsecretsecret")
     folder = tmp_path / "private-folder" / "my-model"
