@@ -262,6 +262,12 @@ class LogLines(BaseModel):
     lines: list[str]
 
 
+class State(BaseModel):
+    position: int
+    record_count: int
+    state_hash: str
+
+
 class LogMatch(BaseModel):
     line: int
     text: str

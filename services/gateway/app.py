@@ -21,6 +21,7 @@ from services.gateway.backend import Backend
 from services.gateway.bodies import first_error
 from services.gateway.live import Hub, serve_viewer
 from services.gateway.pages import page
+from services.gateway.positions import RunIndexes
 from services.gateway.recordings import recordings
 from services.gateway.routes import Sample, routes
 from services.gateway.screens import screen_routes
@@ -43,7 +44,8 @@ def create_app(
     samples: Mapping[str, Sample],
 ) -> FastAPI:
     """host, port: what the server is bound to; scratch: a folder for exports; web: the built page."""
-    hub = Hub(backend)
+    indexes = RunIndexes(backend)
+    hub = Hub(backend, indexes)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -63,7 +65,7 @@ def create_app(
     app.include_router(
         routes(backend, version=version, upload_bytes_limit=upload_bytes_limit, scratch=scratch, samples=samples)
     )
-    app.include_router(screen_routes(backend.screens, backend))
+    app.include_router(screen_routes(backend.screens, backend, indexes))
 
     app.include_router(recordings(backend))
     app.include_router(artifacts(backend, upload_bytes_limit))

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -32,7 +31,7 @@ from services.gateway.bodies import (
     Subscribe,
     parse_control,
 )
-from services.gateway.positions import Order, RunIndex
+from services.gateway.positions import Order, RunIndex, RunIndexes
 from services.runtime.engine import Refused
 from services.runtime.eventlog import StoredRecord
 
@@ -42,7 +41,6 @@ BYTES_PER_FRAME = 1 << 20
 CONTROL_BYTES_LIMIT = 16 << 10
 VIEWERS_LIMIT = 64
 IDLE_LIMIT_S = 900.0
-_INDEXES_REMEMBERED = 16
 _FILTERED_AT_ONCE = 65_536  # positions looked at without giving others a turn
 
 FRAME = pa.schema(
@@ -216,10 +214,10 @@ class View:
 class Hub:
     """Who watches what. Lives on the event loop; only `_appended` is called from elsewhere."""
 
-    def __init__(self, log: RunLog) -> None:
+    def __init__(self, log: RunLog, indexes: RunIndexes) -> None:
         self.log = log
         self.viewers: set[_Viewer] = set()
-        self._indexes: OrderedDict[str, RunIndex] = OrderedDict()
+        self._indexes = indexes
         self._refreshing = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -238,16 +236,10 @@ class Hub:
                 viewer.is_behind = True
                 viewer.changed.set()
 
-    async def index(self, run_id: str, keys: Sequence[str]) -> RunIndex:
+    async def index(self, keys: tuple[str, str]) -> RunIndex:
         """A run's index, up to date; shared by all who watch it."""
-        found = self._indexes.get(run_id)
-        if found is None:
-            found = self._indexes[run_id] = RunIndex(lambda after: self.log.places(keys, after))
-            while len(self._indexes) > _INDEXES_REMEMBERED:
-                self._indexes.popitem(last=False)
-        self._indexes.move_to_end(run_id)
-        await self.refresh(found)
-        return found
+        async with self._refreshing:
+            return await asyncio.to_thread(self._indexes.of_keys, keys)
 
     async def refresh(self, index: RunIndex) -> None:
         async with self._refreshing:
@@ -264,7 +256,7 @@ class _Viewer:
     # Bounded: one that only talks waits until it has been answered.
     controls: asyncio.Queue[Control] = field(default_factory=lambda: asyncio.Queue(64))
     refusal: str = ""
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, str] | tuple[()] = ()
     is_behind: bool = False
     view: View | None = None
     active_s: float = field(default_factory=time.monotonic)
@@ -386,7 +378,7 @@ async def _subscribe(viewer: _Viewer, asked: Subscribe) -> None:
         await viewer.socket.send_text(json.dumps({"op": "error", "error": str(refusal)}))
         return
     viewer.keys = keys
-    view = View(await viewer.hub.index(asked.run, keys), tuple(asked.types))
+    view = View(await viewer.hub.index(keys), tuple(asked.types))
     view.speed = None if asked.start == "live" else asked.speed
     view.go_to(asked.start)
     view.pending.append(view.hello(*keys))

@@ -6,11 +6,18 @@ position is its index in it. Everything here can be made again from the log.
 
 from __future__ import annotations
 
+import threading
 from array import array
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
 
 from services.runtime.eventlog import Place, replay_key
+
+_INDEXES_REMEMBERED = 16
 
 END_TYPES = frozenset({"RunCompleted", "RunFailed", "RunCancelled"})
 
@@ -46,6 +53,13 @@ class Order:
     def has_type(self, position: int, codes: frozenset[int]) -> bool:
         return self._type[position] in codes
 
+    def appended_of(self, end: int, types: Iterable[str]) -> list[int]:
+        """Where in the log the records of these types lie, of those before this position, in order."""
+        # A copy: an array that others look into cannot grow.
+        kinds = np.frombuffer(self._type[:end].tobytes(), dtype=np.intc)
+        found = np.flatnonzero(np.isin(kinds, list(self.codes(types))))
+        return [self.appended[at] for at in found.tolist()]
+
     def position_at(self, at_ms: int) -> int:
         """Of the first record said at this time or later; the end where there is none."""
         if self.is_fixed:
@@ -59,10 +73,15 @@ class RunIndex:
     def __init__(self, places: Places) -> None:
         self._places = places
         self._last_appended = 0
+        self._lock = threading.Lock()
         self.order = Order(is_fixed=False)
 
     def refresh(self) -> None:
         """Learn of what was appended since."""
+        with self._lock:
+            self._refresh()
+
+    def _refresh(self) -> None:
         new = self._places(self._last_appended)
         if not new:
             return
@@ -76,3 +95,40 @@ class RunIndex:
             fixed.extend(sorted(self._places(0), key=replay_key))
             self._last_appended = max(fixed.appended)
             self.order = fixed
+
+
+class RunPlaces(Protocol):
+    """What an index is made from."""
+
+    def keys_of(self, run_id: str) -> tuple[str, str]:
+        """The keys of a run's records: its own and its trace's. Raises Refused."""
+
+    def places(self, keys: Sequence[str], after_position: int = 0) -> list[Place]: ...
+
+
+class RunIndexes:
+    """The indexes of the runs that are looked at: viewers and routes share them, so that a position is one moment.
+
+    Thread-safe; blocking.
+    """
+
+    def __init__(self, log: RunPlaces) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._indexes: OrderedDict[tuple[str, str], RunIndex] = OrderedDict()
+
+    def of(self, run_id: str) -> RunIndex:
+        """A run's index, up to date. Raises Refused."""
+        return self.of_keys(self._log.keys_of(run_id))
+
+    def of_keys(self, keys: tuple[str, str]) -> RunIndex:
+        """As `of`. keys: of the run's records."""
+        with self._lock:
+            found = self._indexes.get(keys)
+            if found is None:
+                found = self._indexes[keys] = RunIndex(lambda after: self._log.places(keys, after))
+                while len(self._indexes) > _INDEXES_REMEMBERED:
+                    self._indexes.popitem(last=False)
+            self._indexes.move_to_end(keys)
+        found.refresh()
+        return found

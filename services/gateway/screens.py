@@ -14,6 +14,7 @@ from starlette.responses import Response
 from services.gateway import answers
 from services.gateway.answers import answer, shape
 from services.gateway.bodies import TABLE_ROWS_LIMIT, SqlExportBody, SqlTableBody, WhatIfBody
+from services.gateway.positions import RunIndexes
 from services.runtime.engine import Report, SqlTable
 
 LAUNCH_COUNT_LIMIT = 262_144
@@ -21,6 +22,17 @@ ARROW = "application/vnd.apache.arrow.stream"
 
 Axis = Literal["context", "batch"]
 First = Annotated[int, Query(alias="from", ge=0, le=2**53)]
+Moment = Annotated[int | None, Query(ge=0, le=2**53, description="a position of the run's log: as known then")]
+
+# What a run's state is made of.
+STATE_TYPES = (
+    "RunRequested",
+    "KernelsSimulated",
+    "KernelsPredicted",
+    "StepsPredicted",
+    "RequestPredicted",
+    "AccuracyMeasured",
+)
 
 
 class LaunchRows(Protocol):
@@ -63,17 +75,25 @@ class Screens(Protocol):
 
     def work(self, trace_id: str) -> pa.Table: ...
 
-    def log_lines(self, run_id: str, config_id: str, first: int, count: int) -> Report: ...
+    def log_lines(self, run_id: str, config_id: str, first: int, count: int, said: Sequence[int] | None) -> Report: ...
 
-    def log_search(self, run_id: str, config_id: str, text: str, first: int, limit: int) -> Report: ...
+    def log_search(
+        self, run_id: str, config_id: str, text: str, first: int, limit: int, said: Sequence[int] | None
+    ) -> Report: ...
+
+    def state_hash(self, run_id: str, said: Sequence[int]) -> str: ...
 
 
 class Database(Protocol):
     def sql_table(self, statement: str, row_limit: int) -> SqlTable: ...
 
 
-def screen_routes(screens: Screens, database: Database) -> APIRouter:
+def screen_routes(screens: Screens, database: Database, indexes: RunIndexes) -> APIRouter:
     api = APIRouter(prefix="/api")
+
+    def said_before(run_id: str, at: int | None) -> Sequence[int] | None:
+        """Where the log lines lie that were said before a position of a run's log; None: all of them, for now."""
+        return None if at is None else indexes.of(run_id).order.appended_of(at, ("SimulatorLogged",))
 
     @api.get("/traces/{trace_id}/layout", responses=shape(answers.Layout))
     def layout(trace_id: str) -> Response:
@@ -125,9 +145,13 @@ def screen_routes(screens: Screens, database: Database) -> APIRouter:
 
     @api.get("/runs/{run_id}/log/{config}", responses=shape(answers.LogLines))
     def log(
-        run_id: str, config: str, first: First = 0, count: Annotated[int, Query(ge=1, le=10_000)] = 1000
+        run_id: str,
+        config: str,
+        first: First = 0,
+        count: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+        at: Moment = None,
     ) -> Response:
-        return answer(screens.log_lines(run_id, config, first, count))
+        return answer(screens.log_lines(run_id, config, first, count, said_before(run_id, at)))
 
     @api.get("/runs/{run_id}/log/{config}/search", responses=shape(answers.LogMatches))
     def log_search(
@@ -136,8 +160,17 @@ def screen_routes(screens: Screens, database: Database) -> APIRouter:
         q: Annotated[str, Query(min_length=1, max_length=1000)],
         first: First = 0,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+        at: Moment = None,
     ) -> Response:
-        return answer(screens.log_search(run_id, config, q, first, limit))
+        return answer(screens.log_search(run_id, config, q, first, limit, said_before(run_id, at)))
+
+    @api.get("/runs/{run_id}/state", responses=shape(answers.State))
+    def state(run_id: str, at: Moment = None) -> Response:
+        """The state hash of what the first `at` records of a run's log say, folded anew; at the end, the run's own."""
+        order = indexes.of(run_id).order
+        end = len(order) if at is None else min(at, len(order))
+        found = screens.state_hash(run_id, order.appended_of(end, STATE_TYPES))
+        return answer({"position": end, "record_count": len(order), "state_hash": found})
 
     # --- database and error map -------------------------------------------------------------------------------
 

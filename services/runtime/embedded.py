@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
@@ -418,9 +418,14 @@ class Verification:
 
 def replay(event_log: EventLog, keys: Sequence[str]) -> Store:
     """An in-memory store holding what the events of these keys say; the caller closes it."""
+    return fold(event_log.read_keys(keys))
+
+
+def fold(records: Iterable[StoredRecord]) -> Store:
+    """An in-memory store holding what these records say; the caller closes it."""
     store = Store(None)
     aggregator = Aggregator(store)
-    for stored in event_log.read_keys(keys):
+    for stored in records:
         with contextlib.suppress(MalformedEvent):  # put aside when it was first read
             event = decode(stored.record.headers, stored.record.value)
             if event is not None:

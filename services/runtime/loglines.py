@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cascade_schemas.codec import decode
@@ -41,18 +41,23 @@ class LogLines:
         self._lock = threading.Lock()
         self._runs: OrderedDict[str, _RunLines] = OrderedDict()
 
-    def page(self, run_id: str, config_id: str, first: int, count: int) -> Report:
-        """Lines first to first + count; `total` counts all so far."""
-        known = self._known(run_id, config_id)
-        lines = [text for _, text in self._from(known, first, first + count)]
+    def page(self, run_id: str, config_id: str, first: int, count: int, said: Sequence[int] | None = None) -> Report:
+        """Lines first to first + count; `total` counts all so far.
+
+        said: positions in the log of the records that count, in order; None: all of them.
+        """
+        known = self._known(run_id, config_id, said)
+        lines = [text for _, text in self._from(known, first, min(first + count, known.total))]
         return {"first": first, "total": known.total, "lines": lines}
 
-    def search(self, run_id: str, config_id: str, text: str, first: int, limit: int) -> Report:
+    def search(
+        self, run_id: str, config_id: str, text: str, first: int, limit: int, said: Sequence[int] | None = None
+    ) -> Report:
         """Lines from `first` on that hold the text, capitals or not, until the limit is reached.
 
         `next`: where to go on, None where the end was reached.
         """
-        known = self._known(run_id, config_id)
+        known = self._known(run_id, config_id, said)
         wanted = text.casefold()
         matches: list[Report] = []
         for number, line in self._from(known, first, known.total):
@@ -75,7 +80,7 @@ class LogLines:
                     if first <= place < end:
                         yield place, line
 
-    def _known(self, run_id: str, config_id: str) -> _ConfigLines:
+    def _known(self, run_id: str, config_id: str, said: Sequence[int] | None) -> _ConfigLines:
         """A copy that stays as it is while new lines come."""
         with self._lock:
             run = self._runs.setdefault(run_id, _RunLines())
@@ -84,7 +89,10 @@ class LogLines:
                 self._runs.popitem(last=False)
             self._grow(run_id, run)
             known = run.configs.get(config_id, _ConfigLines())
-            return _ConfigLines(list(known.first), list(known.position), known.total)
+            # Records of one topic are ordered as they were appended, so that those said by a moment come first.
+            count = len(known.first) if said is None else len(set(said).intersection(known.position))
+            total = known.total if count == len(known.first) else known.first[count]
+            return _ConfigLines(known.first[:count], known.position[:count], total)
 
     def _grow(self, run_id: str, run: _RunLines) -> None:
         places = self._log.places([run_id], run.last_position)

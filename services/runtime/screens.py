@@ -10,9 +10,10 @@ import pyarrow as pa
 from services.aggregator import compare as comparison
 from services.aggregator import lanes
 from services.aggregator.lanes import LaunchRows
+from services.aggregator.state_hash import state_hash
 from services.kernels.work import WorkTable
 from services.runtime.curves import Axis
-from services.runtime.embedded import Embedded
+from services.runtime.embedded import Embedded, fold
 from services.runtime.engine import Report
 from services.runtime.eventlog import EventLog
 from services.runtime.local import refusing
@@ -45,6 +46,7 @@ class Screens:
         self._embedded = embedded
         self._store = embedded.store
         self._analytic = AnalyticSimulator(1)
+        self._reader = reader
         self._lines = LogLines(reader)
         self._trace_known = trace_known
         self._run_known = run_known
@@ -117,15 +119,29 @@ class Screens:
     # --- log --------------------------------------------------------------------------------------------------
 
     @refusing
-    def log_lines(self, run_id: str, config_id: str, first: int, count: int) -> Report:
-        """Lines a config's simulator has said, by number; `total` counts all so far."""
+    def log_lines(
+        self, run_id: str, config_id: str, first: int, count: int, said: Sequence[int] | None = None
+    ) -> Report:
+        """Lines a config's simulator has said, by number; `total` counts all so far, or those of the records `said`."""
         self._run_known(run_id)
-        return self._lines.page(run_id, config_id, first, count)
+        return self._lines.page(run_id, config_id, first, count, said)
 
     @refusing
-    def log_search(self, run_id: str, config_id: str, text: str, first: int, limit: int) -> Report:
+    def log_search(
+        self, run_id: str, config_id: str, text: str, first: int, limit: int, said: Sequence[int] | None = None
+    ) -> Report:
         self._run_known(run_id)
-        return self._lines.search(run_id, config_id, text, first, limit)
+        return self._lines.search(run_id, config_id, text, first, limit, said)
+
+    @refusing
+    def state_hash(self, run_id: str, said: Sequence[int]) -> str:
+        """Of a run as far as these records of its log go: folded into a store of its own."""
+        self._run_known(run_id)
+        folded = fold(self._reader.read_positions(said))
+        try:
+            return state_hash(folded, run_id)
+        finally:
+            folded.close()
 
     # --- database and error map -------------------------------------------------------------------------------
 

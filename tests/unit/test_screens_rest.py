@@ -160,6 +160,43 @@ def test_a_million_lines_are_read_by_number_and_searched(page):
     )
 
 
+# --- a moment of a replay -------------------------------------------------------------------------------------------
+
+
+def test_at_a_moment_of_a_replay_only_the_lines_said_before_it_are_known(page):
+    run_id, config = page.run_id, page.configs["a100_sxm_80gb"]
+    for first in range(0, 40, 10):
+        lines = tuple(f"wave {line}" for line in range(first, first + 10))
+        page.engine.embedded.publish([SimulatorLogged(run_id=run_id, config_id=config, first_line=first, lines=lines)])
+    path = f"/api/runs/{run_id}/log/{config}"
+    whole = page.get(path)
+    end = page.get(f"/api/runs/{run_id}/state")["record_count"]
+    totals = [page.get(path, at=at)["total"] for at in range(end + 1)]
+    assert totals == sorted(totals)
+    assert (totals[0], totals[-1]) == (0, whole["total"])
+    assert len(set(totals)) >= 5, "the lines came in at least four records"
+    middle = next(at for at, total in enumerate(totals) if 0 < total < whole["total"])
+    assert page.get(path, at=middle)["lines"] == whole["lines"][: totals[middle]]
+    assert page.get(f"{path}/search", q="wave 39", at=middle)["matches"] == []
+    assert len(page.get(f"{path}/search", q="wave 39", at=end)["matches"]) == 1
+
+
+def test_the_state_at_the_end_of_a_run_has_the_hash_that_the_run_ended_with(page):
+    report = page.get(f"/api/runs/{page.run_id}")
+    now = answers.State.model_validate(page.get(f"/api/runs/{page.run_id}/state"))
+    assert now.state_hash == report["state_hash"]
+    assert now.position == now.record_count
+    hashes = [
+        page.get(f"/api/runs/{page.run_id}/state", at=at)["state_hash"] for at in range(0, now.record_count + 1, 7)
+    ]
+    assert len(set(hashes)) > 3, "what is known grows"
+    assert hashes[0] != now.state_hash
+    beyond = page.get(f"/api/runs/{page.run_id}/state", at=10**6)
+    assert beyond["state_hash"] == now.state_hash
+    assert "nothing" in page.refused("/api/runs/nothing/state", 404, at=3)
+    assert page.refused(f"/api/runs/{page.run_id}/state", 422, at=-1)
+
+
 # --- what if --------------------------------------------------------------------------------------------------------
 
 
