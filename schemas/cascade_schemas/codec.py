@@ -82,9 +82,12 @@ def _of_arrow_stream(event_type: type[ColumnarEvent], value: bytes) -> ColumnarE
         if _EVENT not in metadata:
             raise ValueError("the Arrow stream's metadata has no `event`")
         fields: dict[str, Any] = json.loads(metadata[_EVENT])
-        table = reader.read_all().combine_chunks()
-    empty = pa.RecordBatch.from_pylist([], schema=table.schema)
-    rows = table.to_batches()[0] if table.num_rows else empty
+        batches = list(reader)
+    if len(batches) == 1:
+        rows = batches[0]
+    else:
+        table = pa.Table.from_batches(batches, schema=reader.schema).combine_chunks()
+        rows = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], schema=table.schema)
     rows.validate(full=True)
     return event_type.model_validate({**fields, "rows": rows}, extra="ignore")
 

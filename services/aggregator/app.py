@@ -110,12 +110,8 @@ class Active:
 
     async def take(self, events: Sequence[Any]) -> None:
         """Deliver a batch of Faust's events of one topic, in order of partition and offset."""
-        found: list[Delivered] = []
-        for event in events:
-            message = event.message
-            record: Any = _Read(message.topic, message.partition, message.offset, _headers(message), message.value)
-            found.append(Delivered(message.topic, message.partition, message.offset, event_of(record, "aggregator")))
-        await self._deliver(self._contiguous(sorted(found, key=lambda one: (one.topic, one.partition, one.offset))))
+        found = await asyncio.to_thread(_delivered, [event.message for event in events])
+        await self._deliver(self._contiguous(found))
 
     def _contiguous(self, found: Sequence[Delivered]) -> list[Delivered]:
         """Without what lies beyond a gap: it was buffered before the seek, and comes again after what is missing."""
@@ -149,6 +145,14 @@ class Active:
         assert self._loop is not None
         asyncio.run_coroutine_threadsafe(self._publisher.publish(events), self._loop).result()
         self._figures.published(event.type for event in events)
+
+
+def _delivered(messages: Sequence[Any]) -> list[Delivered]:
+    found: list[Delivered] = []
+    for message in messages:
+        record: Any = _Read(message.topic, message.partition, message.offset, _headers(message), message.value)
+        found.append(Delivered(message.topic, message.partition, message.offset, event_of(record, "aggregator")))
+    return sorted(found, key=lambda one: (one.topic, one.partition, one.offset))
 
 
 class _Read:

@@ -48,7 +48,7 @@ class States(Protocol):
 
 
 class Aggregator:
-    """`rows` collects what the store must commit together with the positions of the events that were read."""
+    """`taken_rows` is what the store must commit together with the positions of the events that were read."""
 
     def __init__(self, states: States) -> None:
         self._states = states
@@ -57,7 +57,7 @@ class Aggregator:
         self._runs: dict[str, RunState] = {}
         self._orphans: dict[str, list[AnyEvent]] = {}  # results that arrived before their run's request
         self._touched: dict[str, None] = {}  # runs that may have become complete, in order of first touch
-        self.rows: dict[str, list[pa.Table]] = {}
+        self._news: list[AnyEvent] = []  # not taken yet
 
     def react(self, event: AnyEvent) -> Iterator[AnyEvent]:
         self.restore(event)
@@ -141,8 +141,8 @@ class Aggregator:
         return ends
 
     def taken_rows(self) -> dict[str, list[pa.Table]]:
-        rows, self.rows = self.rows, {}
-        return rows
+        news, self._news = self._news, []
+        return {table: [rows] for table, rows in rows_of(news).items()}
 
     # --- folds ----------------------------------------------------------------------------------------------
 
@@ -203,10 +203,8 @@ class Aggregator:
         self._touched[event.run_id] = None
 
     def _collect(self, event: AnyEvent) -> None:
-        if isinstance(event, ColumnarEvent) and not event.rows.num_rows:
-            return
-        for table, rows in rows_of(event):
-            self.rows.setdefault(table, []).append(rows)
+        if not isinstance(event, ColumnarEvent) or event.rows.num_rows:
+            self._news.append(event)
 
     def _trace(self, trace_id: str) -> TraceState:
         trace = self._traces.get(trace_id)
@@ -218,7 +216,7 @@ class Aggregator:
 
     def _forget_traces(self) -> None:
         """Whole traces only, and only between commits: rows not yet committed are in no store to read back from."""
-        if self.rows:
+        if self._news:
             return
         for trace_id in list(self._traces)[: max(0, len(self._traces) - _TRACES_REMEMBERED + 1)]:
             if self._traces[trace_id].is_whole:

@@ -1,11 +1,12 @@
-"""Events as table rows. One event gives rows of one or two tables; nothing here decides anything."""
+"""Events as table rows, many at once. One event gives rows of one or two tables; nothing here decides anything."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from cascade_schemas.events import (
     AccuracyMeasured,
@@ -33,46 +34,52 @@ from cascade_schemas.events import (
 )
 from cascade_schemas.task import Dim3
 
-Rows = Iterator[tuple[str, pa.Table]]
+_COLUMNAR: dict[type[ColumnarEvent], tuple[str, tuple[str, ...]]] = {
+    LaunchesTraced: ("launches", ("trace_id",)),
+    KernelsSimulated: ("simulated_kernels", ("run_id", "config_id")),
+    KernelsPredicted: ("predicted_kernels", ("run_id", "config_id")),
+    StepsPredicted: ("predicted_steps", ("run_id", "config_id")),
+}
+"""Per type its table, and the fields of the event that stand before its rows."""
 
 
-def rows_of(event: AnyEvent) -> Rows:
-    """(table, rows) of an event; columnar events must have been cut down to new rows before."""
-    match event:
-        case LaunchesTraced():
-            yield "launches", _with(event, trace_id=event.trace_id)
-        case KernelsSimulated():
-            yield "simulated_kernels", _with(event, run_id=event.run_id, config_id=event.config_id)
-        case KernelsPredicted():
-            yield "predicted_kernels", _with(event, run_id=event.run_id, config_id=event.config_id)
-        case StepsPredicted():
-            yield "predicted_steps", _with(event, run_id=event.run_id, config_id=event.config_id)
-            for assumption in event.assumptions:
-                yield (
-                    "assumptions",
-                    _table([{"run_id": event.run_id, "config_id": event.config_id, "assumption": assumption}]),
-                )
-        case _:
-            for table, rows in _plain_rows(event):
-                yield table, _table(rows)
+def rows_of(events: Iterable[AnyEvent]) -> dict[str, pa.Table]:
+    """Rows of events by table, in the order of the events; columnar ones must have been cut down to new rows before."""
+    columnar: dict[type[ColumnarEvent], list[ColumnarEvent]] = {}
+    plain: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        if isinstance(event, ColumnarEvent):
+            columnar.setdefault(type(event), []).append(event)
+        for table, rows in _plain_rows(event):
+            plain.setdefault(table, []).extend(rows)
+    found = {_COLUMNAR[kind][0]: _columns(kind, of) for kind, of in columnar.items()}
+    return found | {table: _table(rows) for table, rows in plain.items()}
 
 
-def _with(event: ColumnarEvent, **constants: str) -> pa.Table:
-    table = pa.Table.from_batches([event.rows])
-    for place, (name, value) in enumerate(constants.items()):
-        table = table.add_column(place, name, pa.repeat(value, table.num_rows))
+def _columns(kind: type[ColumnarEvent], events: Sequence[ColumnarEvent]) -> pa.Table:
+    """All rows of events of one type: a slow simulator says one row in each, and every look at a table costs."""
+    batches = [event.rows.replace_schema_metadata() for event in events]
+    table = pa.Table.from_batches(batches, schema=kind.row_schema)
+    event_of_row = pa.array(np.repeat(np.arange(len(events)), [batch.num_rows for batch in batches]))
+    for place, name in enumerate(_COLUMNAR[kind][1]):
+        values = pa.array([getattr(event, name) for event in events], type=pa.string())
+        table = table.add_column(place, name, values.take(event_of_row))
     plain = [column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column for column in table.columns]
     return pa.table(plain, names=table.column_names)
 
 
-def _table(rows: list[dict[str, Any]]) -> pa.Table:
-    table = pa.Table.from_pylist(rows)
-    # A column of only nulls has Arrow's null type, which concatenates with nothing; left out, it is null all the same.
-    return table.select([field.name for field in table.schema if not pa.types.is_null(field.type)])
+def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Names that a row lacks are null in it. A column of only nulls has no type; left out, it is null all the same."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: pa.array([row.get(name) for row in rows]) for name in names}
+    return pa.table({name: column for name, column in columns.items() if not pa.types.is_null(column.type)})
 
 
 def _plain_rows(event: AnyEvent) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     match event:
+        case StepsPredicted():
+            place = {"run_id": event.run_id, "config_id": event.config_id}
+            yield "assumptions", [place | {"assumption": assumption} for assumption in event.assumptions]
         case TraceStarted():
             keep = ("trace_id", "name", "provenance", "tool", "source_gpu", "gpu_name", "engine", "engine_version")
             row = {name: getattr(event, name) for name in (*keep, "rank_count", "world_size", "started_at")}

@@ -18,11 +18,7 @@ from tests.factories import RUN, TRACE, kernel_task, launch_rows, results, run_c
 
 def stored(events):
     store = Store(None)
-    rows: dict[str, list[pa.Table]] = {}
-    for event in events:
-        for table, part in rows_of(event):
-            rows.setdefault(table, []).append(part)
-    store.commit(rows, {})
+    store.commit({table: [rows] for table, rows in rows_of(events).items()}, {})
     return store
 
 
