@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import tests.vllm.conftest  # noqa: F401 - the engine's environment
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.v1.engine.async_llm import AsyncLLM
