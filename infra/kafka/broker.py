@@ -19,7 +19,9 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[2]
 LIB = ROOT / ".kafka" / "lib"
@@ -51,15 +53,18 @@ def install() -> None:
     stamp.write_text(wanted)
 
 
-def start(data: Path, port: int) -> str:
-    """The address of a broker that answers; one that already runs on `data` is left running."""
+def start(data: Path, port: int, more: Mapping[str, str] = MappingProxyType({}), users: Sequence[str] = ()) -> str:
+    """The address of a broker that answers; one that already runs on `data` is left running.
+
+    `more`: properties beside or instead of ours; `users`: as the storage tool's --add-scram takes them, at first use.
+    """
     data.mkdir(parents=True, exist_ok=True)
     if (running := pid_of(data)) is not None:
         raise BrokerError(f"a broker runs on {data} already (process {running}); stop it first")
     properties = data / "server.properties"
-    properties.write_text(server_properties(data / "segments", port))
+    properties.write_text(server_properties(data / "segments", port, more))
     if not (data / "segments" / "meta.properties").exists():
-        _format(properties)
+        _format(properties, users)
     with (data / "broker.log").open("ab") as log:
         process = subprocess.Popen(
             java_command("kafka.Kafka", str(properties)),
@@ -98,7 +103,7 @@ def pid_of(data: Path) -> int | None:
     return pid if b"kafka.Kafka" in command else None  # else the number is another process's by now
 
 
-def server_properties(segments: Path, port: int) -> str:
+def server_properties(segments: Path, port: int, more: Mapping[str, str] = MappingProxyType({})) -> str:
     """One node that is broker and controller; topics are never made by accident."""
     controller = port + 1
     lines = {
@@ -124,12 +129,13 @@ def server_properties(segments: Path, port: int) -> str:
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "2000",  # tests lose workers on purpose and do not wait long
     }
-    return "".join(f"{key}={value}\n" for key, value in lines.items())
+    return "".join(f"{key}={value}\n" for key, value in {**lines, **more}.items())
 
 
-def _format(properties: Path) -> None:
+def _format(properties: Path, users: Sequence[str]) -> None:
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    command = java_command("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties))
+    options = [word for user in users for word in ("--add-scram", user)]
+    command = java_command("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties), *options)
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise BrokerError(f"the data folder could not be formatted: {done.stderr.strip().splitlines()[-1:]}")

@@ -18,6 +18,7 @@ from cascade_schemas.events import EVENT_TYPES, AnyEvent, ColumnarEvent, KernelS
 SCHEMA_VERSION = 1
 _EVENT = b"event"
 # A record's columns are a few kilobytes each: handing them to a pool of threads costs three to seven times the work.
+_PACKED_FROM_BYTES = 16 << 10  # a few rows are packed and unpacked for longer than the bytes they save are on their way
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
@@ -31,7 +32,7 @@ class Record:
 
     topic: str
     key: str
-    headers: dict[str, str]  # type, schema_version; columnar: count, first_seq where the event has one
+    headers: dict[str, str]  # type, schema_version; columnar: count, compression, first_seq where the event has one
     value: bytes = field(repr=False)
 
 
@@ -41,13 +42,15 @@ def topic_of(event: AnyEvent) -> str:
 
 
 def encode(event: AnyEvent, *, is_compressed: bool = False) -> Record:
-    """`is_compressed`: lz4 for the wire; on disk rows stay uncompressed so that readers can share their pages."""
+    """`is_compressed`: lz4 for the wire, where it pays; on disk rows stay uncompressed, so that readers share pages."""
     headers = {"type": event.type, "schema_version": str(SCHEMA_VERSION)}
     if isinstance(event, ColumnarEvent):
         headers["count"] = str(event.rows.num_rows)
         if (first_seq := getattr(event, "first_seq", None)) is not None:
             headers["first_seq"] = str(first_seq)
-        value = _arrow_stream(event, compression="lz4" if is_compressed else None)
+        compression = "lz4" if is_compressed and event.rows.nbytes >= _PACKED_FROM_BYTES else None
+        headers["compression"] = compression or "none"
+        value = _arrow_stream(event, compression)
     else:
         value = event.model_dump_json().encode()
     return Record(topic_of(event), event.key, headers, value)

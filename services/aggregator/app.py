@@ -22,7 +22,7 @@ from faust.exceptions import ConsumerNotStarted
 
 from services.aggregator.shell import AggregatorShell, Delivered
 from services.aggregator.store import Store
-from services.runtime.cluster import ClusterSettings, observed, prepare, say
+from services.runtime.cluster import ClusterSettings, observed, prepare, run_program, say
 from services.runtime.kafka import Broker, Publisher, event_of, read_to_end
 from services.runtime.observe import Observed
 
@@ -239,8 +239,7 @@ def make_app(settings: ClusterSettings, figures: Observed) -> AggregatorApp:
     return app
 
 
-def main() -> None:
-    settings = ClusterSettings.from_environ(os.environ)
+def main(settings: ClusterSettings) -> None:
     figures = observed("aggregator", settings)
     figures.expect("aggregator")
     lock = wait_for_lock(settings.settings.home, figures)
@@ -253,4 +252,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_program(main, os.environ))

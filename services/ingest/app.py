@@ -19,7 +19,7 @@ from services.ingest.live import RECORDED_TYPES, SILENCE_LIMIT_MS, LiveIngest
 from services.ingest.plan import Planner
 from services.ingest.reactor import Ingest
 from services.runtime.artifacts import open_artifacts
-from services.runtime.cluster import ClusterSettings, leave_in_order, observed, prepare, say
+from services.runtime.cluster import ClusterSettings, leave_in_order, observed, prepare, run_program, say
 from services.runtime.kafka import KafkaService, Publisher, event_of, read_to_end, tail
 from services.runtime.observe import Observed
 from services.runtime.reactor import Reactor
@@ -186,4 +186,4 @@ class _Nothing:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(ClusterSettings.from_environ(os.environ)))
+    raise SystemExit(run_program(lambda settings: asyncio.run(main(settings)), os.environ))

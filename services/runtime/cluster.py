@@ -12,7 +12,15 @@ from pathlib import Path
 
 import yaml
 
-from services.runtime.kafka import Broker, TopicSpec, ensure_topics, topic_specs
+from services.runtime.kafka import (
+    Broker,
+    BrokerRefused,
+    TopicSpec,
+    WrongTopic,
+    ensure_topics,
+    knock,
+    topic_specs,
+)
 from services.runtime.observe import Observed, serve
 from services.runtime.settings import BadSetting, Settings
 
@@ -97,8 +105,22 @@ def observed(service: str, settings: ClusterSettings) -> Observed:
 
 
 async def prepare(broker: Broker) -> None:
-    """Topics are there, with the partitions that their writers assume, before anything is read or written."""
+    """Topics are there, with the partitions that their writers assume, before anything is read or written.
+
+    Raises BrokerRefused, WrongTopic.
+    """
+    await knock(broker)
     await ensure_topics(broker, _specs())
+
+
+def run_program(program: Callable[[ClusterSettings], None], environ: Mapping[str, str]) -> int:
+    """A program from its environment to its exit code; what its starter can mend is said in one sentence."""
+    try:
+        program(ClusterSettings.from_environ(environ))
+    except (BadSetting, BrokerRefused, WrongTopic) as error:
+        print(f"cascade: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def say(event: str, **values: object) -> None:

@@ -19,8 +19,16 @@ from typing import Any, NamedTuple
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.conn import create_conn
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from aiokafka.errors import CommitFailedError, IllegalStateError, TopicAlreadyExistsError
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    CommitFailedError,
+    IllegalStateError,
+    KafkaError,
+    SaslAuthenticationFailed,
+    TopicAlreadyExistsError,
+)
 from aiokafka.helpers import create_ssl_context
 from cascade_schemas.codec import MalformedEvent, decode, encode
 from cascade_schemas.events import AnyEvent, KernelSimulationRequested, RecordDeadLettered
@@ -35,6 +43,7 @@ RECORD_BYTES_LIMIT = 16 << 20
 RECORDS_PER_READ = 64
 _EVENTS_PER_PUBLISH = 256
 _POLL_MS = 200
+_KNOCK_MS = 10_000
 _KEYS_LOGGED = 8
 _FOLLOW_POLL_MS = 20  # a viewer is looking
 
@@ -82,6 +91,45 @@ class Broker:
             cafile=self.ca_file or None, certfile=self.certificate_file or None, keyfile=self.key_file or None
         )
         return context
+
+
+class BrokerRefused(RuntimeError):
+    """The broker is not there, or does not let this program in; one sentence."""
+
+
+async def knock(broker: Broker) -> None:
+    """Connect once and leave: clients try for long and say only that they could not. Raises BrokerRefused."""
+    refusal = None
+    options = broker.client()
+    for address in options.pop("bootstrap_servers").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            connection = await create_conn(host, int(port), request_timeout_ms=_KNOCK_MS, **options)
+        except (KafkaError, OSError, TimeoutError) as error:
+            refusal = BrokerRefused(_refusal(broker, address, error))
+        else:
+            connection.close()
+            return
+    if refusal is not None:
+        raise refusal
+
+
+def _refusal(broker: Broker, address: str, error: Exception) -> str:
+    reason = str(error) or type(error).__name__
+    if isinstance(error, AuthenticationFailedError | SaslAuthenticationFailed):
+        return (
+            f"Kafka at {address} does not accept user {broker.username!r} by {broker.mechanism} ({reason});"
+            " check CASCADE_KAFKA_USERNAME, _PASSWORD and _MECHANISM"
+        )
+    if isinstance(error.__cause__ or error, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of Kafka at {address} is not to be trusted ({reason});"
+            " set CASCADE_KAFKA_CA_FILE to the authority that signed it"
+        )
+    return (
+        f"Kafka at {address} does not answer by {broker.protocol} ({reason}); is the cluster started (make cluster)?"
+        " Does CASCADE_KAFKA_PROTOCOL say what its listener speaks?"
+    )
 
 
 class WrongTopic(RuntimeError):

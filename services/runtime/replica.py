@@ -13,15 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from aiokafka import ConsumerRecord
-from cascade_schemas.codec import encode
+from cascade_schemas.codec import Record, encode, topic_of
 from cascade_schemas.events import TOPICS as ALL_TOPICS
-from cascade_schemas.events import AnyEvent, RecordDeadLettered
+from cascade_schemas.events import AnyEvent, ColumnarEvent, RecordDeadLettered
 
 from services.aggregator.shell import TOPICS, Delivered, FollowerShell
 from services.aggregator.store import Store
 from services.runtime.cluster import prepare
 from services.runtime.embedded import Embedded, Service, log
-from services.runtime.kafka import Broker, Publisher, event_of, follow
+from services.runtime.eventlog import StoredRecord
+from services.runtime.kafka import Broker, BrokerRefused, Publisher, event_of, follow
 from services.runtime.observe import Observed
 from services.runtime.settings import Settings
 from services.simworker.simulators.base import KernelSimulator
@@ -29,6 +30,7 @@ from services.simworker.simulators.base import KernelSimulator
 _RECORDS_PER_FOLD = 256
 _START_LIMIT_S = 60.0
 _PUBLISH_LIMIT_S = 30.0
+_DECODED_KEPT = 4096
 _CONSUMER = "mirror"
 MIRRORED = tuple(topic for topic in ALL_TOPICS if topic not in {"work", "dead_letters", "traces"})
 """What the viewers of a run read: what profilers send they see as ingest's catalog, work as its results."""
@@ -75,6 +77,7 @@ class Replica(Embedded):
             replace(settings, home=settings.home / name), simulators, now_ms, artifacts=settings.home / "artifacts"
         )
         self._broker = broker
+        self._decoded: dict[tuple[str, int], AnyEvent] = {}  # mirrored and not folded yet, by topic and offset here
         self._observed = observed or Observed("gateway")
         self._observed.expect("mirror")
         self._loop = asyncio.new_event_loop()
@@ -85,8 +88,10 @@ class Replica(Embedded):
         self._feeder = threading.Thread(target=self._feed, name="cascade-feed", daemon=True)
         self._feeder.start()
         if not self._is_ready.wait(_START_LIMIT_S) or self._failure is not None:
-            reason = self._failure or f"no answer within {_START_LIMIT_S:.0f} s"
             self.close()
+            if isinstance(self._failure, BrokerRefused):
+                raise ClusterUnreachable(str(self._failure))
+            reason = self._failure or f"no answer within {_START_LIMIT_S:.0f} s"
             raise ClusterUnreachable(f"Kafka at {broker.bootstrap}: {reason}; is the cluster started (make cluster)?")
 
     def _own_services(self, simulators: dict[str, KernelSimulator]) -> list[Service]:  # noqa: ARG002 - others work
@@ -143,6 +148,7 @@ class Replica(Embedded):
     def _append(self, batch: Sequence[ConsumerRecord]) -> None:
         """Unpacked: the browser reads the same bytes, and it cannot unpack them."""
         events: list[AnyEvent] = []
+        records: list[Record] = []
         times: list[int] = []
         moved: dict[str, int] = {}
         for record in batch:
@@ -151,7 +157,32 @@ class Replica(Embedded):
             event = event_of(record, "gateway")
             if event is not None and not isinstance(event, RecordDeadLettered):  # others put it aside already
                 events.append(event)
+                records.append(_unpacked(record, event))
                 times.append(record.timestamp)
-        self.log.append([encode(event) for event in events], timestamp_ms=times, commit=(_CONSUMER, moved))
+        self._remember(events, records)
+        self.log.append(records, timestamp_ms=times, commit=(_CONSUMER, moved))
         for listener in self.listeners:
             listener(events)
+
+    def _remember(self, events: Sequence[AnyEvent], records: Sequence[Record]) -> None:
+        """Nobody else appends here, so an event's offset is known before it is there."""
+        next_offset: dict[str, int] = {}
+        if len(self._decoded) > _DECODED_KEPT:
+            self._decoded.clear()  # the fold is far behind, and reads what it needs from the log
+        for event, record in zip(events, records, strict=True):
+            offset = next_offset.setdefault(record.topic, self.log.end(record.topic))
+            next_offset[record.topic] = offset + 1
+            if record.topic in TOPICS:
+                self._decoded[record.topic, offset] = event
+
+    def event_of(self, stored: StoredRecord, service: str) -> AnyEvent | None:
+        known = self._decoded.pop((stored.topic, stored.offset), None)
+        return super().event_of(stored, service) if known is None else known
+
+
+def _unpacked(record: ConsumerRecord, event: AnyEvent) -> Record:
+    """As it is where it was never packed: most records that come often are small."""
+    headers = {name: value.decode() for name, value in record.headers}
+    if isinstance(event, ColumnarEvent) and headers.get("compression") != "none":
+        return encode(event)
+    return Record(topic_of(event), event.key, headers, record.value)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from cascade_schemas.partition import TASKS_PER_BATCH
 
 from services.runtime.artifacts import open_artifacts
-from services.runtime.cluster import ClusterSettings, leave_in_order, observed, prepare, say
+from services.runtime.cluster import ClusterSettings, leave_in_order, observed, prepare, run_program, say
 from services.runtime.kafka import RECORDS_PER_READ, Broker, KafkaService, tail
 from services.simworker.reactor import Simworker
 from services.simworker.simulators.base import KernelSimulator
@@ -71,4 +71,4 @@ async def _hear_of_cancellations(broker: Broker, workers: Sequence[Simworker]) -
 
 
 if __name__ == "__main__":
-    asyncio.run(main(ClusterSettings.from_environ(os.environ)))
+    raise SystemExit(run_program(lambda settings: asyncio.run(main(settings)), os.environ))
