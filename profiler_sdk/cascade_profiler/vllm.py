@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 WORKER_MODULE = "vllm.v1.worker.gpu_worker"
 GRAPHS_MODULE = "vllm.v1.worker.gpu.cudagraph_utils"  # of the second model runner
+RAY_WITH_WORKERS = "VLLM_USE_RAY_V2_EXECUTOR_BACKEND"  # the executor of Ray whose workers are called as any other's
 WRAPPED = ("execute_model", "sample_tokens")
 START, STOP, FETCH, KNOWN = "cascade_start", "cascade_stop", "cascade_fetch", "cascade_known"
 
@@ -195,6 +196,8 @@ def _wrap_warm_up(worker_class: Any) -> None:
 
     @functools.wraps(warm_up)
     def compile_or_warm_up_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _seat.standing is not None and (passed_by := why_passed_by(self)):
+            say(passed_by)
         if _wants_captures(self):
             try:
                 _watch_capture(self.model_runner)
@@ -363,6 +366,9 @@ def _known(worker: Any) -> list[tuple[Any, ...]]:  # noqa: ARG001
 def _begin(worker: Any, orders: Orders) -> dict[str, Any]:
     """The trace of one rank. Answers {"error": sentence} where it cannot be."""
     try:
+        if passed_by := why_passed_by(worker):
+            say(passed_by)
+            return {"error": passed_by}
         return _instructions_begun() if orders.mode == "sass" else _begun(worker, orders)
     except Exception as error:  # noqa: BLE001 - the job comes first
         sentence = f"tracing could not begin ({type(error).__name__}: {error}); the job goes on"
@@ -454,6 +460,17 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
         "collector": collector.name if collector is not None else "",
         "collectors": [one.model_dump(mode="json") for one in found],
     }
+
+
+def why_passed_by(worker: Any) -> str:
+    """Why no step of this worker is seen; "" where steps are."""
+    is_ray = getattr(worker.parallel_config, "distributed_executor_backend", None) == "ray"
+    if not is_ray or os.environ.get(RAY_WITH_WORKERS, "0") not in ("", "0"):
+        return ""
+    return (
+        "Ray's executor calls the model runner past its worker, so that no step is seen and nothing is recorded; set"
+        f" {RAY_WITH_WORKERS}=1 or use distributed_executor_backend='mp'"
+    )
 
 
 def of_engine(orders: Orders, index: int) -> Orders:

@@ -402,6 +402,19 @@ def test_engines_of_a_data_parallel_job_are_traces_of_their_own(tmp_path, monkey
     assert f"engine 1 of this data-parallel job is trace {ids[1]}" in capsys.readouterr().err
 
 
+def test_an_executor_that_passes_the_worker_by_is_said_and_the_one_that_does_not_is_traced(monkeypatch, capsys):
+    for value, steps in (("0", None), ("1", 3)):
+        saying.forget()
+        monkeypatch.setenv(vllm.RAY_WITH_WORKERS, value)
+        llm = hooked()
+        llm.workers[0].parallel_config.distributed_executor_backend = "ray"
+        with cascade_profiler.trace(llm, destination="memory://", mode="steps") as trace:
+            llm.generate([10], output_tokens=3)
+        assert trace.is_recording is False
+        assert (trace.reports[0]["steps"] if trace.reports else None) == steps
+        assert (f"{vllm.RAY_WITH_WORKERS}=1" in capsys.readouterr().err) == (steps is None)
+
+
 def test_nothing_of_the_machine_or_the_requests_is_in_what_is_sent(tmp_path, monkeypatch, torch):
     monkeypatch.setenv("HF_TOKEN", "hf_secretsecretsecretsecret")
     folder = tmp_path / "private-folder" / "my-model"
