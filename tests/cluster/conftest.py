@@ -15,7 +15,8 @@ import pytest
 
 from services.ingest import admission
 from services.runtime.artifacts import ArtifactStore
-from services.runtime.kafka import Broker, Publisher, event_of, read_to_end
+from services.runtime.cluster import broker_of
+from services.runtime.kafka import Publisher, event_of, read_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_LIMIT_S = 120
@@ -42,7 +43,8 @@ def free_port():
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory):
+def kafka():
+    """The broker's starter, its jars installed."""
     is_strict = os.environ.get("CI") == "true" or os.geteuid() == 0
     for tool, package in (("java", "openjdk-17-jre-headless"), ("mvn", "maven")):
         if shutil.which(tool) is None:
@@ -50,6 +52,11 @@ def broker(tmp_path_factory):
             (pytest.fail if is_strict else pytest.skip)(sentence)
     kafka = load_broker()
     kafka.install()
+    return kafka
+
+
+@pytest.fixture(scope="session")
+def broker(kafka, tmp_path_factory):
     data = tmp_path_factory.mktemp("kafka")
     address = kafka.start(data, free_port())
     yield address
@@ -59,9 +66,14 @@ def broker(tmp_path_factory):
 class Cluster:
     """The services of one cluster home; every process is started and ended by id."""
 
-    def __init__(self, bootstrap, home):
-        self.bootstrap, self.home = bootstrap, home
+    def __init__(self, bootstrap, home, environ=None):
+        """environ: what its programs are told beside where Kafka is, such as how to be let in."""
+        self.bootstrap, self.home, self.environ = bootstrap, home, environ or {}
         self.processes = {}
+
+    @property
+    def broker(self):
+        return broker_of({"CASCADE_KAFKA": self.bootstrap, **self.environ})
 
     def start(self, service, instance="1", **more):
         environ = {
@@ -70,6 +82,7 @@ class Cluster:
             "CASCADE_HOME": str(self.home),
             "CASCADE_INSTANCE": instance,
             "CASCADE_SESSION_TIMEOUT_MS": "3000",
+            **self.environ,
             **more,
         }
         log = (self.home / f"{service}-{instance}.log").open("ab")
@@ -96,7 +109,7 @@ class Cluster:
 
     def publish(self, *events):
         async def send():
-            publisher = Publisher(Broker(self.bootstrap))
+            publisher = Publisher(self.broker)
             await publisher.start()
             try:
                 await publisher.publish(events)
@@ -107,7 +120,7 @@ class Cluster:
 
     def events(self, *topics):
         async def read():
-            return [event_of(record, "test") async for record in read_to_end(Broker(self.bootstrap), topics)]
+            return [event_of(record, "test") async for record in read_to_end(self.broker, topics)]
 
         return asyncio.run(read())
 
