@@ -249,7 +249,10 @@ def _begin_window() -> CaptureWindow | None:
         from cascade_profiler.collect import TorchCollector  # noqa: PLC0415
 
         collector = TorchCollector(sys.modules["torch"], is_tried_out=False)
-        return CaptureWindow(collector) if collector.has_gpu else None
+        if not collector.has_gpu:
+            return None
+        say("the capture of graphs: not validated on hardware")
+        return CaptureWindow(collector)
     except Exception as error:  # noqa: BLE001 - the job comes first
         say(f"the capture of graphs is not recorded ({type(error).__name__}: {error}); shapes are solved instead")
         return None
@@ -440,6 +443,8 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
     recorder = Recorder(started, destination, spool, captures=captures, memory_bytes_limit=orders.memory_bytes_limit)
     torch = sys.modules.get("torch")
     no_gpu_clock = "a profiler ran beside it" if collector is not None else why_no_gpu_clock(torch)
+    if not no_gpu_clock:
+        say("GPU times of steps: not validated on hardware")
     _seat.schedule = Schedule()
     _seat.destination, _seat.rank = destination, rank
     _seat.has_profiled |= collector is not None

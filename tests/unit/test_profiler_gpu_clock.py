@@ -45,12 +45,13 @@ def engine(fake):
     return FakeLLM(module.Worker)
 
 
-def test_a_baseline_knows_how_long_each_step_kept_the_gpu(torch):
+def test_a_baseline_knows_how_long_each_step_kept_the_gpu(torch, capsys):
     llm = engine(torch)
     with cascade_profiler.baseline(llm) as measured:
         llm.generate([20], output_tokens=4)
     assert measured.profile["step_gpu_ns"] == [STEP_NS + 20_000, *[STEP_NS + 1000] * 3]
     assert measured.profile["step_gpu_absent"] == ""
+    assert "GPU times of steps: not validated on hardware" in capsys.readouterr().err
 
 
 def test_times_travel_with_the_trace_and_into_the_catalog(torch):
