@@ -228,8 +228,8 @@ def _ship(finished: Iterable[Path], shipment: Shipment) -> None:
 def _ended(process: subprocess.Popen[bytes]) -> int | None:
     try:
         return _as_shells_say(process.wait(1.0))
-    except subprocess.TimeoutExpired:
-        return None
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        return None  # interrupted: the job was told too, and what it has closed is still sent
 
 
 # --- the rest ------------------------------------------------------------------------------------------------------

@@ -137,16 +137,19 @@ def _stream(rows: pa.RecordBatch) -> bytes:
     return content
 
 
+_GRAPHS_LIMIT = 65_536  # of one capture; whoever says more fits no replay
+
+
 def capture_of(event: GraphCaptured) -> Capture:
     """What the engine captured for one batch size, as the capture's trace would have told it."""
-    graphs: list[list[CapturedLaunch]] = [[] for _ in range(event.graph_count)]
+    graphs: list[list[CapturedLaunch]] = [[] for _ in range(min(event.graph_count, _GRAPHS_LIMIT))]
     for row in event.rows.to_pylist():
         config = None
         if row["name"]:
             grid, block = (tuple(row[name]) if row[name] else None for name in ("grid", "block"))
             config = LaunchConfig(row["name"], grid, block, shared_memory_bytes=row["shared_memory_bytes"])
         op = _op_facts(row) if row["op"] else None
-        if row["graph"] < event.graph_count:
+        if 0 <= row["graph"] < len(graphs):
             graphs[row["graph"]].append(CapturedLaunch(config, op))
     return Capture(event.text[:80], event.batch_size, tuple(tuple(graph) for graph in graphs))
 

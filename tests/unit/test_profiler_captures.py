@@ -249,6 +249,21 @@ def test_a_capture_that_got_lost_holds_no_step_back_for_ever(torch, monkeypatch)
     assert end.is_truncated
 
 
+def test_a_capture_that_claims_what_it_has_not_fits_nothing_and_costs_nothing(torch, monkeypatch):
+    monkeypatch.setenv(arming.VARIABLE, "armed with graphs")
+    llm = engine(torch, FirstRunner(torch))
+    with cascade_profiler.trace(llm, destination="memory://") as trace:
+        llm.generate([30], output_tokens=4)
+    events = [
+        event.model_copy(update={"graph_count": 2**40}) if isinstance(event, GraphCaptured) else event
+        for event in events_of(trace.records)
+    ]
+    said = catalog_of(events)
+    (end,) = of_type(said, TraceCompleted)
+    assert "65536 graphs, the step launched 1" in end.quality["capture_mismatch"]
+    assert all(task.operands_from != "capture" for task in replayed_tasks(said))
+
+
 def test_a_replay_that_no_capture_fits_is_reported_and_solved_instead(torch, monkeypatch):
     monkeypatch.setenv(arming.VARIABLE, "armed with graphs")
     llm = engine(torch, FirstRunner(torch))
