@@ -1,13 +1,14 @@
 import { describe, expect, it } from 'vitest'
 import { between, fitted, panned, ticks, timeAt, xAt, zoomedAt } from './camera'
 import { compose } from './compose'
+import { configGroups, paletteOf } from './groups'
 import { Advances, shortKernel } from './labels'
 import { GrowingLaunches, type LaunchColumns } from './launches'
 import { groupAt, NONE, stepOrder, type Order } from './order'
 import { FINEST, levelFor, matchLevels, pyramid, STEP } from './pyramid'
 import { emptyRow, rasterise, type LaneData } from './raster'
 import { errorClasses, NO_RESULTS, resultsOf } from './results'
-import { placeAt, scene } from './scene'
+import { pinnedScene, placeAt, scene } from './scene'
 import { areaStats } from './stats'
 
 /** The same numbers every time: a failure can be looked at again. */
@@ -291,6 +292,42 @@ describe('results', () => {
   })
 })
 
+describe('lined up by kernel', () => {
+  const launches = trace(21, 3000, { streams: 2 })
+  const order = stepOrder(launches)
+  const tasks = Array.from({ length: 40 }, (_, index) => ({
+    index, task_id: `t${index}`, name: `k${index}`, op: '', family: 'gemm', launch_count: 1, measured_ns: null,
+  }))
+  const results = new Map([3, 4].map((seed) => {
+    const duration = durationsOf(seed)
+    return [String(seed), { ...NO_RESULTS, task: Uint32Array.from(duration.keys()), duration, isFailed: new Uint8Array(40) }] as const
+  }))
+  const configs = [3, 4].map((seed) => ({ id: String(seed), runId: 'r', configId: 'c', letter: seed === 3 ? 'A' : 'B', name: '', label: '', isVariant: false, token: '' }))
+  const shape = { configs, source: configs[0] as never, colour: 'family', baseline: 'A' } as const
+  const sources = { launches, order, tasks: tasks as never, gaps: GAPS, streams: [0, 1], results }
+  const [a, b] = configGroups(sources, { ...shape, align: 'kernel' }, paletteOf(tasks as never, 'family'))
+
+  it('equal launches start together, and none begins before the one before it has ended anywhere', () => {
+    for (const [at, lane] of (a?.lanes ?? []).entries()) {
+      const other = b?.lanes[at]
+      for (let position = lane.first; position < lane.last; position += 1) {
+        expect(lane.start[position]).toBe(other?.start[position])
+        if (position === lane.first) continue
+        const ended = Math.max(lane.duration(position - 1), other?.duration(position - 1) ?? 0)
+        expect(lane.start[position]).toBeGreaterThanOrEqual((lane.start[position - 1] ?? 0) + ended)
+      }
+    }
+  })
+
+  it('each keeps its own time in its column', () => {
+    const lane = a?.lanes[0]
+    const own = compose(order, results.get('3')?.duration ?? new Float64Array(0), GAPS)
+    expect(lane?.own).toEqual(own.start)
+    expect(a?.end).toBe(b?.end)
+    expect(a?.end).toBeGreaterThan(own.total)
+  })
+})
+
 describe('the scene', () => {
   const groups = [
     { isCollapsed: false, lanes: [{ isThin: true }, { isThin: false }] },
@@ -305,6 +342,14 @@ describe('the scene', () => {
       expect(placeAt(places, place.y + 1)).toBe(place)
     })
     expect(height).toBeGreaterThan((places.at(-1)?.y ?? 0) + 8)
+  })
+
+  it('keeps pinned lanes above all others, in the order they were pinned', () => {
+    const { places, height } = pinnedScene([{ group: 2, lane: 1 }, { group: 0, lane: 0 }])
+    expect(places.map(({ kind, group, lane }) => [kind, group, lane])).toEqual([['pin', 2, 1], ['pin', 0, 0]])
+    expect(placeAt(places, (places[1]?.y ?? 0) + 1)).toBe(places[1])
+    expect((places[1]?.y ?? 0) + (places[1]?.height ?? 0)).toBeLessThan(height)
+    expect(pinnedScene([])).toEqual({ places: [], height: 0 })
   })
 
   it('lets few lanes grow into the room there is', () => {

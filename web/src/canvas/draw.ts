@@ -21,6 +21,9 @@ export interface Frame {
   readonly end: number
   readonly groups: readonly Group[]
   readonly places: readonly Place[]
+  /** Above the others, and not scrolled. */
+  readonly pinned: readonly Place[]
+  readonly pinnedHeight: number
   readonly tokens: readonly string[]
   readonly colours: Colours
   readonly isDark: boolean
@@ -70,16 +73,28 @@ export class Painter {
     context.fillStyle = css(frame.colours.bg0)
     context.fillRect(0, 0, width, height)
     context.textBaseline = 'middle'
-    const visible = frame.places.filter(({ y, height: tall }) => y + tall > frame.scrollY && y < frame.scrollY + height - TOP)
-    context.save()
-    context.beginPath()
-    context.rect(0, TOP, width, height - TOP)
-    context.clip()
-    context.translate(0, TOP - frame.scrollY)
-    this.#backdrop(frame, visible)
-    this.#lanes(frame, visible)
-    this.#headers(frame, visible)
-    context.restore()
+    const top = TOP + frame.pinnedHeight
+    const visible = frame.places.filter(({ y, height: tall }) => y + tall > frame.scrollY && y < frame.scrollY + height - top)
+    this.spans = 0
+    this.perPixel = 0
+    for (const { places, from, shift } of [
+      { places: visible, from: top, shift: top - frame.scrollY },
+      { places: frame.pinned, from: TOP, shift: TOP },
+    ]) {
+      context.save()
+      context.beginPath()
+      context.rect(0, from, width, height - from)
+      context.clip()
+      context.translate(0, shift)
+      this.#backdrop(frame, places)
+      this.#lanes(frame, places)
+      this.#headers(frame, places)
+      context.restore()
+    }
+    if (frame.pinnedHeight > 0) {
+      context.fillStyle = css(frame.colours['line-strong'])
+      context.fillRect(0, top - 1, width, 1)
+    }
     this.#overlays(frame, visible)
     this.#ruler(frame)
     this.#miniature(frame)
@@ -102,8 +117,6 @@ export class Painter {
     if (lanes.length === 0 || this.#atlasContext === null) return
     const image = this.#atlasContext.createImageData(width, lanes.length * 2)
     const pixels = new Uint32Array(image.data.buffer)
-    this.spans = 0
-    this.perPixel = 0
     const drawn = lanes.map(({ place, lane }, at) => {
       const row = this.#rowFor(at, width)
       rasterise(row, lane, camera.t0, camera.t1)
@@ -125,7 +138,7 @@ export class Painter {
     })
     for (const { place, lane, row } of drawn) {
       this.#pending(frame, place, row)
-      if (place.kind === 'lane' && !lane.isThin) this.#labels(frame, place, lane, row)
+      if (place.kind !== 'summary' && !lane.isThin) this.#labels(frame, place, lane, row)
     }
   }
 
@@ -207,6 +220,12 @@ export class Painter {
         const lane = group.lanes[place.lane]
         context.font = FONT
         context.fillStyle = css(frame.colours.text3)
+        if (place.kind === 'pin' && lane !== undefined) {
+          context.fillStyle = css(frame.colours[group.said.token])
+          context.fillRect(4, place.y + 2, 3, place.height - 4)
+          context.fillStyle = css(frame.colours.text1)
+          context.fillText(advances().fitted(`${group.said.letter}  ${lane.title}`, GUTTER - 24), 14, middle)
+        }
         if (place.kind === 'lane' && lane !== undefined) context.fillText(advances().fitted(lane.title, GUTTER - 32), 24, middle)
         continue
       }
@@ -277,15 +296,24 @@ export class Painter {
       context.fillRect(x0, MINIMAP, 1, frame.height)
       context.fillRect(x1 - 1, MINIMAP, 1, frame.height)
     }
-    context.translate(0, TOP - frame.scrollY)
-    for (const place of visible) {
-      const group = frame.groups[place.group]
-      const lane = place.kind === 'header' ? undefined : group?.lanes[place.lane]
-      if (group === undefined || lane === undefined) continue
-      this.#marked(frame, place, lane, frame.hoveredRow, 'text1', 0.9)
-      this.#marked(frame, place, lane, frame.selectedRow, 'accent', 1)
+    const top = TOP + frame.pinnedHeight
+    for (const { places, from, shift } of [
+      { places: visible, from: top, shift: top - frame.scrollY },
+      { places: frame.pinned, from: TOP, shift: TOP },
+    ]) {
+      context.save()
+      context.beginPath()
+      context.rect(0, from, frame.width, frame.height - from)
+      context.clip()
+      context.translate(0, shift)
+      for (const place of places) {
+        const lane = place.kind === 'header' ? undefined : frame.groups[place.group]?.lanes[place.lane]
+        if (lane === undefined) continue
+        this.#marked(frame, place, lane, frame.hoveredRow, 'text1', 0.9)
+        this.#marked(frame, place, lane, frame.selectedRow, 'accent', 1)
+      }
+      context.restore()
     }
-    context.setTransform(frame.ratio, 0, 0, frame.ratio, 0, 0)
     if (frame.liveEdge !== null) {
       context.fillStyle = css(frame.colours.good)
       context.fillRect(at(frame.liveEdge), MINIMAP, 2, frame.height)

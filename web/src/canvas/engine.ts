@@ -9,7 +9,7 @@ import { groupAt, hostOrder, measuredOrder, NONE, stepOrder } from './order'
 import { COLOURS, type Command, type ConfigSaid, type FromTimeline, type ToTimeline, type TwinRow, type View } from './protocol'
 import { firstAfter } from './raster'
 import type { ResultColumns } from './results'
-import { GUTTER, placeAt, regionAt, scene, TOP, type Place } from './scene'
+import { GUTTER, pinnedScene, placeAt, regionAt, scene, TOP, type Place } from './scene'
 import { digits, timeWithUnit } from '../lib/format'
 import { ms } from '../lib/units'
 
@@ -78,6 +78,10 @@ export class Timeline {
   #scrollY = 0
   #places: readonly Place[] = []
   #sceneHeight = 0
+  #pinned: readonly Place[] = []
+  #pinnedHeight = 0
+  /** A step to go to as soon as it is known. */
+  #wantedStep: number | null = null
   readonly #collapsed = new Set<string>()
   #solo = ''
 
@@ -131,6 +135,7 @@ export class Timeline {
       query: view.query ?? '',
       baseline: view.baseline ?? start.configs[0]?.letter ?? 'A',
       flags: view.flags ?? [],
+      pins: view.pins ?? [],
       isLooping: view.isLooping ?? false,
     }
     if (this.#view.t0 !== null && this.#view.t1 !== null && this.#view.t1 > this.#view.t0) {
@@ -176,6 +181,9 @@ export class Timeline {
       case 'solo':
         this.#solo = this.#solo === said.letter ? '' : said.letter
         { this.#arrange(); return; }
+      case 'step':
+        this.#wantedStep = said.step
+        { this.#goToWantedStep(); return; }
       case 'results':
         this.#stale.add(said.id)
         { this.#refreshSoon(); return; }
@@ -345,6 +353,7 @@ export class Timeline {
     if (this.#isFit) this.#camera = fitted(0, this.#end)
     else if (anchor !== null) this.#hold(anchor)
     this.#arrange()
+    this.#goToWantedStep()
     this.#saySelected()
     this.#sayStatus()
     this.#sayTwin()
@@ -386,12 +395,15 @@ export class Timeline {
   }
 
   #arrange(): void {
+    const pinned = pinnedScene(this.#pins())
+    this.#pinned = pinned.places
+    this.#pinnedHeight = pinned.height
     const { places, height } = scene(
       this.#groups.map((group) => ({
         isCollapsed: this.#collapsed.has(group.said.letter) || (this.#solo !== '' && this.#solo !== group.said.letter),
         lanes: group.lanes,
       })),
-      this.#height - TOP - 8,
+      this.#height - TOP - this.#pinnedHeight - 8,
     )
     this.#places = places
     this.#sceneHeight = height
@@ -400,7 +412,43 @@ export class Timeline {
   }
 
   get #scrollMax(): number {
-    return Math.max(0, this.#sceneHeight - (this.#height - TOP))
+    return Math.max(0, this.#sceneHeight - (this.#height - TOP - this.#pinnedHeight))
+  }
+
+  /** The pinned lanes that are here, in the order they were pinned. */
+  #pins(): readonly { readonly group: number; readonly lane: number }[] {
+    return this.#view.pins.flatMap((pin) => {
+      const [letter, lane] = pin.split('.')
+      const group = this.#groups.findIndex(({ said }) => said.letter === letter)
+      return this.#groups[group]?.lanes[Number(lane)] === undefined ? [] : [{ group, lane: Number(lane) }]
+    })
+  }
+
+  #placeUnder(y: number): Place | undefined {
+    const from = TOP + this.#pinnedHeight
+    return y < from ? placeAt(this.#pinned, y - TOP) : placeAt(this.#places, y - from + this.#scrollY)
+  }
+
+  /** The lane under the pointer, else that of the selection: pinned, or no more. */
+  #pin(): void {
+    const place = this.#pointer === null ? undefined : this.#placeUnder(this.#pointer.y)
+    const under = place === undefined || place.kind === 'header' ? undefined : `${this.#groups[place.group]?.said.letter ?? ''}.${place.lane}`
+    const found = this.#selected === null ? null : this.#laneOf(this.#selected.letter, this.#selected.row)
+    const pin = under ?? (found === null ? undefined : `${this.#selected?.letter ?? ''}.${found.index}`)
+    if (pin === undefined) return
+    const { pins } = this.#view
+    this.#view = { ...this.#view, pins: pins.includes(pin) ? pins.filter((one) => one !== pin) : [...pins, pin] }
+    this.#arrange()
+    this.#sayView(false)
+  }
+
+  #goToWantedStep(): void {
+    const wanted = this.#wantedStep
+    const segments = this.#baseGroup()?.lanes[0]?.order.segments
+    const target = wanted === null ? undefined : this.#steps().find(({ group }) => segments?.groups[group]?.step === wanted)
+    if (target === undefined) return
+    this.#wantedStep = null
+    this.#goTo(fitted(target.t0, target.t1), true)
   }
 
   get #axisWidth(): number {
@@ -521,7 +569,7 @@ export class Timeline {
 
   #click(x: number, y: number, kind: Drag['kind']): void {
     if (kind === 'gutter') {
-      const place = placeAt(this.#places, y - TOP + this.#scrollY)
+      const place = this.#placeUnder(y)
       const letter = place === undefined ? undefined : this.#groups[place.group]?.said.letter
       if (place?.kind === 'header' && letter !== undefined) {
         if (!this.#collapsed.delete(letter)) this.#collapsed.add(letter)
@@ -550,7 +598,7 @@ export class Timeline {
 
   /** The launch under a point: at a coarse zoom the longest of those that share its pixel. */
   #hit(x: number, y: number): { readonly lane: GroupLane; readonly position: number; readonly row: number; readonly letter: string; readonly count: number; readonly busy: number } | null {
-    const place = placeAt(this.#places, y - TOP + this.#scrollY)
+    const place = this.#placeUnder(y)
     const group = place === undefined ? undefined : this.#groups[place.group]
     const lane = place === undefined || place.kind === 'header' ? undefined : group?.lanes[place.lane]
     if (group === undefined || lane === undefined) return null
@@ -574,7 +622,7 @@ export class Timeline {
   /** Near the edge of a launch of the lane below the pointer: exactly there. */
   #snapped(x: number, y: number): number {
     const time = timeAt(this.#camera, this.#axisWidth, x - GUTTER)
-    const place = placeAt(this.#places, y - TOP + this.#scrollY)
+    const place = this.#placeUnder(y)
     const group = place === undefined ? this.#baseGroup() : this.#groups[place.group]
     const lane = group?.lanes[Math.max(0, place?.lane ?? 0)] ?? group?.lanes[0]
     if (lane === undefined) return time
@@ -693,6 +741,8 @@ export class Timeline {
         if (!this.#collapsed.delete(letter)) this.#collapsed.add(letter)
         this.#arrange(); return;
       }
+      case 'pin':
+        { this.#pin(); return; }
       case 'next-colour':
         { this.#take({ colour: COLOURS[(COLOURS.indexOf(this.#view.colour) + 1) % COLOURS.length] ?? 'family' }); return; }
       case 'clear':
@@ -827,6 +877,7 @@ export class Timeline {
     if (view.selected !== undefined) this.#selected = selectionOf(view.selected)
     if (view.area !== undefined) this.#area = areaOf(view.area)
     const isOther = (name: keyof View) => view[name] !== undefined && view[name] !== before[name]
+    if (view.pins !== undefined && view.pins.join() !== before.pins.join()) this.#arrange()
     if (isOther('query')) this.#search()
     if (isOther('colour')) this.#palette = paletteOf(this.#layout?.tasks ?? [], this.#view.colour)
     if (isOther('align')) this.#isFit = true
@@ -1027,6 +1078,8 @@ export class Timeline {
       end: this.#end,
       groups: this.#groups,
       places: this.#places,
+      pinned: this.#pinned,
+      pinnedHeight: this.#pinnedHeight,
       tokens: this.#palette.tokens,
       colours: this.#colours,
       isDark: this.#isDark,

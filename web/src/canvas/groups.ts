@@ -92,26 +92,36 @@ export function configGroups(sources: Sources, shape: Shape, palette: Palette): 
     return { said, results: pending, composed: compose(order, pending.duration, gaps) }
   })
   const begins = shape.align === 'step' ? alignedSteps(order, answers.map(({ composed }) => composed)) : null
+  const columns = shape.align === 'kernel' ? compose(order, longestOf(answers.map(({ results }) => results.duration)), gaps) : null
   const baseline = answers.find(({ said }) => said.letter === shape.baseline) ?? answers[0]
   return answers.map(({ said, results, composed }): Group => {
     const scale = shape.align === 'progress' && composed.total > 0 ? (baseline?.composed.total ?? 0) / composed.total : 1
-    const axis = begins !== null ? moved(order, composed, begins) : scale === 1 ? composed.start : composed.start.map((time) => time * scale)
-    const stepBegins = begins ?? (scale === 1 ? composed.stepStart : composed.stepStart.map((time) => time * scale))
-    const classOf = classesOf(shape.colour, results, palette)
+    const scaled = (times: Float64Array) => (scale === 1 ? times : times.map((time) => time * scale))
+    const axis = columns !== null ? columns.start : begins !== null ? moved(order, composed, begins) : scaled(composed.start)
     const lanes = lanesOf(order, sources.streams, {
       own: composed.start,
       axis,
       scale,
       byTask: results.duration,
       byPosition: null,
-      classOf,
+      classOf: classesOf(shape.colour, results, palette),
       isPending: results.isPending,
       isThin: false,
       prefix: '',
     })
-    const last = begins === null ? composed.total * scale : Math.max(0, ...composed.stepStart.map((at, step) => (begins[step] ?? 0) + (composed.stepEnd[step] ?? 0) - at))
-    return { said, kind: 'config', results, composed, lanes, stepBegins, scale, end: last }
+    // In columns a step is as long as its columns together, whatever the config itself takes.
+    const steps = columns ?? composed
+    const stepBegins = columns?.stepStart ?? begins ?? scaled(composed.stepStart)
+    const last = begins === null ? steps.total * scale : Math.max(0, ...composed.stepStart.map((at, step) => (begins[step] ?? 0) + (composed.stepEnd[step] ?? 0) - at))
+    return { said, kind: 'config', results, composed: steps, lanes, stepBegins, scale, end: last }
   })
+}
+
+/** Per task what it takes where it takes longest. */
+function longestOf(durations: readonly Float64Array[]): Float64Array {
+  const longest = new Float64Array(durations[0]?.length ?? 0)
+  for (const duration of durations) for (let task = 0; task < longest.length; task += 1) longest[task] = Math.max(longest[task] ?? 0, duration[task] ?? 0)
+  return longest
 }
 
 /** What a task without a result is drawn as long as: as measured, else as on a config that has it. */

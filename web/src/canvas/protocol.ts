@@ -1,7 +1,10 @@
 /** What page and timeline worker say to each other. Plain values only: they cross by structured clone. */
 
-/** time: one axis. step: equal steps start together. progress: each config from its begin to its end. */
-export const ALIGNMENTS = ['time', 'step', 'progress'] as const
+/**
+ * time: one axis. step: equal steps start together. kernel: equal launches do, each in a column as wide as on the slowest
+ * config. progress: each config from its begin to its end.
+ */
+export const ALIGNMENTS = ['time', 'step', 'kernel', 'progress'] as const
 export type Alignment = (typeof ALIGNMENTS)[number]
 export const COLOURS = ['family', 'bound', 'error'] as const
 export type Colour = (typeof COLOURS)[number]
@@ -33,6 +36,8 @@ export interface View {
   readonly query: string
   readonly baseline: string
   readonly flags: readonly Flag[]
+  /** Lanes that stay above all others: `A.0`, a group's letter and the number of its lane. */
+  readonly pins: readonly string[]
   readonly isLooping: boolean
 }
 
@@ -67,6 +72,7 @@ export type Command =
   | 'next-hit'
   | 'previous-hit'
   | 'collapse'
+  | 'pin'
   | 'next-colour'
   | 'clear'
 
@@ -79,6 +85,7 @@ export type ToTimeline =
   | { readonly op: 'command'; readonly command: Command }
   | { readonly op: 'view'; readonly view: Partial<View>; readonly isJump: boolean }
   | { readonly op: 'solo'; readonly letter: string }
+  | { readonly op: 'step'; readonly step: number }
   | { readonly op: 'results'; readonly id: string }
   | { readonly op: 'results-hidden'; readonly known: readonly string[] | null }
   | { readonly op: 'twin'; readonly isOn: boolean }

@@ -1,6 +1,7 @@
 /** Where groups and lanes stand on the canvas, top to bottom; CSS pixels. */
 export interface Place {
-  readonly kind: 'header' | 'lane' | 'summary'
+  /** pin: a lane once more, above all others, where it stays while they are scrolled. */
+  readonly kind: 'header' | 'lane' | 'summary' | 'pin'
   readonly group: number
   /** Index among the group's lanes. */
   readonly lane: number
@@ -51,6 +52,12 @@ function stacked(groups: readonly SceneGroup[], laneHeight: number): { readonly 
     y += GROUP_GAP
   })
   return { places, height: y }
+}
+
+/** Pinned lanes under each other, with y from the top of their own area; height 0 without any. */
+export function pinnedScene(pins: readonly { readonly group: number; readonly lane: number }[]): { readonly places: readonly Place[]; readonly height: number } {
+  const places = pins.map((pin, at): Place => ({ kind: 'pin', ...pin, y: GAP + at * (LANE + GAP), height: LANE }))
+  return { places, height: places.length === 0 ? 0 : GAP + places.length * (LANE + GAP) + GAP }
 }
 
 export type Region = 'minimap' | 'ruler' | 'gutter' | 'lanes'

@@ -40,7 +40,10 @@ export const runSearch = (raw: Raw) => present({ at: whole(raw.at), cfg: text(ra
 /** `log`: the config (by label) whose log is shown; absent: the first. */
 export const liveSearch = (raw: Raw) => present({ log: text(raw.log), line: whole(raw.line), q: text(raw.q) })
 
-/** t0, t1, ph: ns of simulated time. sel: `A.88112`, config letter and row; area: `t0-t1`. */
+/**
+ * t0, t1, ph: ns of simulated time. sel: `A.88112`, config letter and row; area: `t0-t1`; pins: `A.0,B.1`, letter and lane.
+ * step: to go to; it leaves the address for the times that it stands for.
+ */
 export const timelineSearch = (raw: Raw) =>
   present({
     t0: number(raw.t0),
@@ -52,6 +55,8 @@ export const timelineSearch = (raw: Raw) =>
     color: among(raw.color, COLOURS),
     q: text(raw.q),
     lanes: text(raw.lanes),
+    pins: text(raw.pins),
+    step: whole(raw.step),
     flags: text(raw.flags),
     loop: text(raw.loop),
     speed: number(raw.speed),

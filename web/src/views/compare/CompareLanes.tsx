@@ -81,7 +81,7 @@ function Lanes({ found, traceId }: { readonly found: Comparisons; readonly trace
   return (
     <>
       <div className={styles.choices} role="group" aria-label="Align by">
-        {(['step', 'time', 'progress'] as const).map((align) => (
+        {(['step', 'kernel', 'time', 'progress'] as const).map((align) => (
           <button
             key={align}
             type="button"

@@ -49,7 +49,7 @@ export function Palette({ onClose }: { readonly onClose: () => void }) {
           autoFocus
         />
         <Command.List className={styles.list}>
-          <Command.Empty className={styles.empty}>{scope === 'go' ? 'A time (12.4ms), a launch (launch 88112) or a record of the log (offset 40).' : 'Nothing is called that.'}</Command.Empty>
+          <Command.Empty className={styles.empty}>{scope === 'go' ? 'A time (12.4ms), a step (step 120), a launch (launch 88112) or a record of the log (offset 40).' : 'Nothing is called that.'}</Command.Empty>
           {goal !== null && runId !== undefined && (
             <Command.Group heading="Go to">
               <Command.Item
@@ -60,7 +60,7 @@ export function Palette({ onClose }: { readonly onClose: () => void }) {
                     : navigate({
                         to: '/runs/$runId/timeline',
                         params: { runId },
-                        search: goal.kind === 'time' ? { ph: goal.ns, t0: goal.ns * 0.9, t1: Math.max(1000, goal.ns * 1.1) } : { sel: `A.${goal.row}` },
+                        search: goal.kind === 'time' ? { ph: goal.ns, t0: goal.ns * 0.9, t1: Math.max(1000, goal.ns * 1.1) } : goal.kind === 'step' ? { step: goal.step } : { sel: `A.${goal.row}` },
                       }),
                 )}
               >

@@ -53,6 +53,7 @@ export function TimelinePage() {
           q: now.query === '' ? undefined : now.query,
           base: now.baseline === (configs[0]?.letter ?? 'A') ? undefined : now.baseline,
           flags: now.flags.length === 0 ? undefined : now.flags.map(({ time, name }) => `${time}~${name}`).join(','),
+          pins: now.pins.length === 0 ? undefined : now.pins.join(),
           loop: now.isLooping ? 'area' : undefined,
         }),
         replace: !isJump,
@@ -64,6 +65,13 @@ export function TimelinePage() {
   useEffect(() => {
     if (said.current !== null && said.current !== keyOf(view)) send({ op: 'view', view, isJump: true })
   }, [view, send])
+  const { step } = search
+  const { traceId } = head.trace
+  useEffect(() => {
+    if (step === undefined || traceId === '') return
+    send({ op: 'step', step })
+    void navigate({ search: (before) => ({ ...before, step: undefined }), replace: true, resetScroll: false })
+  }, [step, traceId, send, navigate])
   const toggleTwin = useCallback(() => setTwin((now) => !now), [])
   useTimelineKeys(send, configs, toggleTwin)
   useResults(head, send)
@@ -176,14 +184,15 @@ function viewOf(search: Search): Partial<View> {
       const [time, name] = flag.split('~')
       return time === undefined || name === undefined || !Number.isFinite(Number(time)) ? [] : [{ time: Number(time), name }]
     }),
+    pins: search.pins?.split(',').filter(Boolean) ?? [],
     isLooping: search.loop !== undefined,
   }
 }
 
 /** What of a view an address tells, as one text to compare. */
 function keyOf(view: Partial<View>): string {
-  const { t0 = null, t1 = null, playhead = null, selected = null, area = null, align = 'time', colour = 'family', query = '', flags = [], isLooping = false } = view
-  return JSON.stringify([t0, t1, playhead, selected, area, align, colour, query, flags, isLooping])
+  const { t0 = null, t1 = null, playhead = null, selected = null, area = null, align = 'time', colour = 'family', query = '', flags = [], pins = [], isLooping = false } = view
+  return JSON.stringify([t0, t1, playhead, selected, area, align, colour, query, flags, pins, isLooping])
 }
 
 /** Each time a config knows more, its lanes are asked for anew. */

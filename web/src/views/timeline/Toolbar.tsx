@@ -5,7 +5,7 @@ import { boundShown } from '../../lib/families'
 import { count, counted, digits } from '../../lib/format'
 import styles from './Toolbar.module.css'
 
-const ALIGN_WORDS: Readonly<Record<Alignment, string>> = { time: 'time', step: 'step', progress: 'progress' }
+const ALIGN_WORDS: Readonly<Record<Alignment, string>> = { time: 'time', step: 'step', kernel: 'kernel', progress: 'progress' }
 const COLOUR_WORDS: Readonly<Record<Colour, string>> = { family: 'family', bound: 'bound by', error: 'error' }
 const ERROR_WORDS = ['−20 %', '−10 %', '−5 %', '0', '+5 %', '+10 %', '+20 %', 'not measured'] as const
 

@@ -30,6 +30,7 @@ const COMMANDS: readonly (readonly [keys: string, command: Command, words: strin
   ['End', 'follow', 'Follow the live edge'],
   ['c', 'next-colour', 'Next colour mode'],
   ['x', 'collapse', 'Collapse or open the config'],
+  ['p', 'pin', 'Pin the lane above all others; again: let it go'],
   ['Escape', 'clear', 'Clear selection and area'],
 ]
 
