@@ -11,17 +11,19 @@ import asyncio
 import fcntl
 import logging
 import os
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Never
 
 import faust
 from cascade_schemas.events import AnyEvent
 from faust.exceptions import ConsumerNotStarted
 
 from services.aggregator.shell import AggregatorShell, Delivered
-from services.aggregator.store import Store
+from services.aggregator.store import Store, is_disk_full
 from services.runtime.cluster import ClusterSettings, observed, prepare, run_program, say
 from services.runtime.kafka import Broker, Publisher, event_of, read_to_end
 from services.runtime.observe import Observed
@@ -29,6 +31,8 @@ from services.runtime.observe import Observed
 TOPICS = ("catalog", "runs", "results")  # predictions are its own: read to their end before these
 _TAKE, _WITHIN_S = 512, 0.1
 _BEAT_S = 1.0
+ROOM_BYTES = 64 << 20  # DuckDB writes its log into its file when it has grown to 16 MiB
+_ROOM_LOOK_S, _ROOM_LOOKS = 2.0, 30
 
 log = logging.getLogger("cascade")
 
@@ -51,17 +55,44 @@ def wait_for_lock(home: Path, figures: Observed) -> IO[str]:
             return handle
 
 
+def begin_anew_with_room(home: Path, figures: Observed, error: BaseException) -> Never:
+    """Wait until the disk has room again, then be a new process: of this one, nobody knows what its file has of what it
+    knows. What was not stored was not acknowledged either, and is read again.
+    """
+    while True:
+        usage = shutil.disk_usage(home)
+        say(
+            "aggregator_cannot_store",
+            reason=f"the disk of {home} is full ({usage.free >> 20} MiB of {usage.total >> 20} MiB are free) or its"
+            f" files may not grow ({str(error).splitlines()[0]}); nothing is lost: make {ROOM_BYTES >> 20} MiB free,"
+            " and it goes on by itself",
+        )
+        for _ in range(_ROOM_LOOKS):
+            figures.seen("aggregator", is_ready=False)
+            time.sleep(_ROOM_LOOK_S)
+            if shutil.disk_usage(home).free >= ROOM_BYTES:
+                sys.stderr.flush()
+                os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this program itself, as it was started
+
+
 class Active:
     """The shell between Faust's streams and the aggregator; deliveries are one at a time."""
 
     def __init__(self, settings: ClusterSettings, figures: Observed) -> None:
         self._settings = settings
         self._figures = figures
-        self._store = Store(settings.settings.home / "cascade.duckdb", thread_count=settings.settings.thread_count)
+        home = settings.settings.home
+        try:
+            self._store = Store(home / "cascade.duckdb", thread_count=settings.settings.thread_count)
+        except Exception as error:
+            if not is_disk_full(error):
+                raise
+            begin_anew_with_room(home, figures, error)
         self._publisher = Publisher(settings.broker)
         self._lock = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shell: AggregatorShell | None = None
+        self._is_full = False
         self.consumer: Any = None  # Faust's, once it has partitions
 
     async def start(self) -> None:
@@ -80,7 +111,7 @@ class Active:
         self._heartbeat = asyncio.create_task(self._beat())
 
     async def _beat(self) -> None:
-        while True:
+        while not self._is_full:
             self._figures.seen("aggregator", is_ready=True)
             self._say_lag()
             await asyncio.sleep(_BEAT_S)
@@ -129,7 +160,13 @@ class Active:
         assert self._shell is not None
         began_s = time.monotonic()
         async with self._lock:
-            await asyncio.to_thread(self._shell.deliver, batch)
+            try:
+                await asyncio.to_thread(self._shell.deliver, batch)
+            except Exception as error:
+                if not is_disk_full(error):
+                    raise
+                self._is_full = True
+                await asyncio.to_thread(begin_anew_with_room, self._settings.settings.home, self._figures, error)
         for one in batch:
             self._figures.read(one.topic, 1)
         if batch:

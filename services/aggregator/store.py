@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import threading
@@ -29,6 +30,14 @@ from services.aggregator.run_state import RunState, TraceState
 Position = tuple[str, int]  # topic, partition
 
 _WITHOUT_KEY = "launches"  # millions of rows, let in once by TraceState.add_launches: an index would only cost
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """The file could not grow: no room, or more than its owner may have. It must be opened anew before it is used."""
+    said = str(error)
+    return isinstance(error, duckdb.Error) and any(
+        words in said for words in ("No space left on device", "Disk quota exceeded", "File too large")
+    )
 
 
 class Store:
@@ -64,7 +73,8 @@ class Store:
                 self.db.execute("insert or replace into positions values (?, ?, ?)", [topic, partition, next_offset])
             self.db.execute("commit")
         except BaseException:
-            self.db.execute("rollback")
+            with contextlib.suppress(duckdb.Error):  # a commit that failed has ended the transaction by itself
+                self.db.execute("rollback")
             raise
 
     def positions(self) -> dict[Position, int]:

@@ -12,8 +12,10 @@ from cascade_schemas.partition import TASKS_PER_BATCH
 
 from services.runtime.artifacts import open_artifacts
 from services.runtime.cluster import ClusterSettings, leave_in_order, observed, prepare, run_program, say
+from services.runtime.executor import InProcesses
 from services.runtime.kafka import RECORDS_PER_READ, Broker, KafkaService, tail
 from services.simworker.reactor import Simworker
+from services.simworker.simulators.apart import Apart
 from services.simworker.simulators.base import KernelSimulator
 from services.simworker.simulators.catalog import simulators
 
@@ -45,11 +47,13 @@ async def main(settings: ClusterSettings) -> None:
         )
 
     workers: list[Simworker] = []
+    executor = InProcesses(1)
     fast = {name: simulator for name, simulator in known.items() if name in TASKS_PER_BATCH}
     members = [member("simworker", fast, [f"work.{name}" for name in fast], RECORDS_PER_READ)]
     # A slow simulator takes one kernel at a time and never holds up the others.
     for name in known.keys() - fast.keys():
-        own = {name: known[name], "roofline": known["roofline"]}
+        place = (settings.settings.thread_count, settings.settings.home, settings.settings.artifacts_uri)
+        own = {name: Apart(known[name], executor, *place), "roofline": known["roofline"]}
         members.append(member(f"simworker-{name}", own, [f"work.{name}"], 1))
     leave_in_order(*(one.stop for one in members))
     cancellations = asyncio.create_task(_hear_of_cancellations(settings.broker, workers))
@@ -57,6 +61,7 @@ async def main(settings: ClusterSettings) -> None:
     try:
         await asyncio.gather(*(one.run() for one in members))
     finally:
+        executor.close()
         cancellations.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await cancellations

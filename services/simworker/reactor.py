@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +24,8 @@ from numpy.typing import NDArray
 
 from services.kernels.work import Work, WorkTable
 from services.kernels.work_of import work_of
-from services.simworker.simulators.base import KernelSimulator, Predictions
+from services.runtime.executor import Cancelled
+from services.simworker.simulators.base import Interruptible, KernelSimulator, Predictions
 
 _WORKS_REMEMBERED = 65_536  # ~60 MB: a run's tasks come once per config, their work is the same each time
 
@@ -74,6 +76,7 @@ class Simworker:
         self._cancelled: set[str] = set()
         self._started: set[tuple[str, str]] = set()
         self._line_counts: dict[tuple[str, str], int] = {}
+        self._running: tuple[KernelSimulator, list[KernelSimulationRequested]] | None = None
 
     def react(self, event: AnyEvent) -> Iterator[AnyEvent]:
         self.restore(event)
@@ -85,15 +88,24 @@ class Simworker:
         yield from ()
 
     def restore(self, event: AnyEvent) -> None:
+        """May be called from another thread while this one simulates: what nobody wants any more is ended."""
         if isinstance(event, RunCancelled):
             self._cancelled.add(event.run_id)
+            running = self._running
+            if running is not None and not self._wanted(running[1]) and isinstance(running[0], Interruptible):
+                running[0].cancel()
 
     def settle(self) -> Iterator[AnyEvent]:
         pending, self._pending = self._pending, {}
         for (simulator_name, _), work in pending.items():
-            wanted = [request for request in work.requests if request.run_id not in self._cancelled]
+            wanted = self._wanted(work.requests)
             if wanted:
-                yield from self._simulate(self._simulators[simulator_name], work.task_ids, wanted)
+                # A run that is cancelled in the middle has nothing more to say.
+                with suppress(Cancelled):
+                    yield from self._simulate(self._simulators[simulator_name], work.task_ids, wanted)
+
+    def _wanted(self, requests: Sequence[KernelSimulationRequested]) -> list[KernelSimulationRequested]:
+        return [request for request in requests if request.run_id not in self._cancelled]
 
     def _learn_works(self, rows: pa.RecordBatch, task_ids: tuple[str, ...]) -> None:
         unknown = [index for index, task_id in enumerate(task_ids) if task_id not in self._works]
@@ -153,7 +165,13 @@ class Simworker:
             return []
         gpus = [request.gpu for request in requests]
         table = WorkTable.of([self._works[task_id] for task_id in task_ids])
-        predictions = simulator.simulate(table, gpus)
+        self._running = (simulator, requests)
+        try:
+            if not self._wanted(requests):
+                raise Cancelled("the run was cancelled before it began")
+            predictions = simulator.simulate(table, gpus)
+        finally:
+            self._running = None
         roofline_ns = self._roofline.simulate(table, gpus).duration_ns
         log = predictions.log or ((),) * len(gpus)
         return [

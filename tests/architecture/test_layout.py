@@ -41,6 +41,7 @@ SEAMS = {
     "rich": {"services/cli.py", "services/start.py", "services/tables.py"},
     "scipy": {"services/simworker/calibration/fit.py", "services/simworker/calibration/residual.py"},
     "lightgbm": {"services/simworker/calibration/residual.py"},
+    "pebble": {"services/runtime/executor.py"},
     "numba": {"services/simworker/simulators/sass/jit.py"},
 }
 # Only the composition of one process knows several services: the pipeline, its what-if and its front.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from cascade_schemas.gpu import GpuSpec
@@ -53,6 +53,26 @@ class Predictions:
         return [BOUNDS[code] for code in self.bound[config]]
 
 
+def refused(config_count: int, task_count: int, reason: str) -> Predictions:
+    """No task is predicted on any config, each for this reason."""
+    shape = (config_count, task_count)
+    nothing = np.full(shape, FAILED_NS, dtype=np.int64)
+    return Predictions(
+        duration_ns=nothing,
+        p10_ns=nothing,
+        p90_ns=nothing,
+        tensor_ns=nothing,
+        dram_ns=nothing,
+        l2_ns=nothing,
+        issue_ns=nothing,
+        launch_ns=nothing,
+        bound=np.full(shape, BOUNDS.index("none"), dtype=np.uint8),
+        sigma=np.zeros(shape, dtype=np.float32),
+        reason=np.zeros(shape, dtype=np.int16),
+        reasons=(reason,),
+    )
+
+
 class KernelSimulator(Protocol):
     """(work, GPUs, name, version, calibration digest) fix the answer: nothing else may enter it."""
 
@@ -67,3 +87,10 @@ class KernelSimulator(Protocol):
         """Of every constant that enters a prediction; "" where there are none."""
 
     def simulate(self, work: WorkTable, gpus: Sequence[GpuSpec]) -> Predictions: ...
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """A simulator that can be ended in the middle; `simulate` then raises Cancelled."""
+
+    def cancel(self) -> None: ...

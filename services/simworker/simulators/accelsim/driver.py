@@ -10,12 +10,12 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from services.kernels.sass_traces.kernelslist import BadTrace
+from services.runtime.executor import InThreads
 from services.simworker.simulators.accelsim.failures import Failure, failure_of
 from services.simworker.simulators.accelsim.output import KernelBlock, Output
 from services.simworker.simulators.accelsim.preflight import obstacle, prepare
@@ -85,12 +85,15 @@ class AccelSim:
 
     def simulate_all(self, paths: list[Path], process_count: int, on_line: OnLine | None = None) -> list[Report]:
         """One report per kernel in the order of `paths`; a failed one has `error` and `failure`, and no cycles."""
-        with ThreadPoolExecutor(process_count) as pool:
-            try:
-                reports = list(pool.map(lambda path: self.simulate(path, on_line), paths))
-            except BaseException:  # an interrupt: leaving waits for what runs, so it has to end first
-                self.cancel()
-                raise
+        executor = InThreads(process_count, waiting_limit=len(paths))
+        try:
+            started = [executor.start(self.simulate, path, on_line) for path in paths]
+            reports = [execution.result() for execution in started]
+        except BaseException:  # an interrupt: leaving waits for what runs, so it has to end first
+            self.cancel()
+            raise
+        finally:
+            executor.close()
         sweep(self._home / "sass")
         return reports
 

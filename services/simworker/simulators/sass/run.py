@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from services.kernels.sass_traces.kernelslist import BadTrace
 from services.kernels.work import WorkTable
+from services.runtime.executor import InThreads
 from services.simworker.simulators.base import BOUNDS, FAILED_NS, Z90, Predictions
 
 SIGMA = 0.35
@@ -76,8 +76,12 @@ class SassSimulator:
                 return
             table.fill(config, task, gpu, report_of(result), _reason(trace.header.binary_version, gpu))
 
-        with ThreadPoolExecutor(self._thread_count) as pool:
-            list(pool.map(on, range(len(gpus))))
+        executor = InThreads(self._thread_count)
+        try:
+            for execution in [executor.start(on, config) for config in range(len(gpus))]:
+                execution.result()
+        finally:
+            executor.close()
 
     def _log_of(self, table: _Table, gpus: Sequence[GpuSpec]) -> tuple[tuple[str, ...], ...]:
         return tuple(tuple(table.lines[config]) for config in range(len(gpus)))
