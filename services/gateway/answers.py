@@ -262,6 +262,21 @@ class LogLines(BaseModel):
     lines: list[str]
 
 
+class KnownError(BaseModel):
+    config_id: str
+    nearest: str | None
+    kin: str | None
+    mean_ape: float | None
+    row_count: int
+    nominal_coverage: float
+    coverage: float | None
+    coverage_row_count: int
+
+
+class KnownErrors(BaseModel):
+    configs: list[KnownError]
+
+
 class State(BaseModel):
     position: int
     record_count: int

@@ -57,6 +57,8 @@ class Screens(Protocol):
 
     def explain(self, run_id: str, config_id: str, task_id: str) -> Report: ...
 
+    def known_errors(self, run_id: str) -> Report: ...
+
     def compare(self, asked: Sequence[str], base: str | None) -> Report: ...
 
     def what_if_totals(self, trace_id: str, config: str) -> Report: ...
@@ -127,6 +129,11 @@ def screen_routes(screens: Screens, database: Database, indexes: RunIndexes) -> 
     def explain(run_id: str, config: str, task: str) -> Response:
         """Why this number: lines that multiply and add to it."""
         return answer(screens.explain(run_id, config, task))
+
+    @api.get("/runs/{run_id}/known-errors", responses=shape(answers.KnownErrors))
+    def known_errors(run_id: str) -> Response:
+        """Per config the nearest GPU that was measured, its error, and how often intervals held on GPUs of its class."""
+        return answer(screens.known_errors(run_id))
 
     @api.get("/compare", responses=shape(answers.Comparisons))
     def compare(v: Annotated[list[str], Query(max_length=100)], base: str | None = None) -> Response:

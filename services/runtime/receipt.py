@@ -22,6 +22,7 @@ from services.kernels.correction import alpha, corrected, relation, sigma_factor
 from services.kernels.work import Family, Work, WorkTable
 from services.kernels.work_of import work_of
 from services.runtime.engine import Report
+from services.simworker.calibration.scored import scored_rows
 from services.simworker.simulators.analytic.explain import Explanation, explain
 from services.simworker.simulators.analytic.simulator import AnalyticSimulator
 from services.simworker.simulators.roofline import flop_rate
@@ -390,14 +391,12 @@ def _interval(
     inputs = []
     forward_sigma = row["sigma_ppm"] / 1e6
     if is_own:
-        inputs.append(
-            _given(
-                "sigma of the form",
-                taken.form_sigma,
-                "",
-                f"left-out rows of {taken.form} {taken.variant}, {taken.level}",
-            )
-        )
+        scored = scored_rows(taken.form, taken.variant, taken.level)
+        rests_on = scored.sigma_from if scored and scored.sigma_from else "left-out rows"
+        of = f"{rests_on}: {taken.form} {taken.variant}, {taken.level}"
+        inputs.append(_given("sigma of the form", taken.form_sigma, "", of))
+        if scored is not None:
+            inputs.append(_given("n", scored.count, "rows", "measured, left out of the fit, and scored by it"))
         rest = math.sqrt(max(forward_sigma**2 - taken.form_sigma**2, 0))
         if rest > 1e-3:
             inputs.append(_given("added for assumptions", rest, "", str(row["reason"])))

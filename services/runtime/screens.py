@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
+from cascade_schemas.gpu import GpuSpec
 
 from services.aggregator import compare as comparison
 from services.aggregator import lanes
@@ -18,6 +19,7 @@ from services.runtime.engine import Report
 from services.runtime.eventlog import EventLog
 from services.runtime.local import refusing
 from services.runtime.loglines import LogLines
+from services.runtime.nearness import known_errors
 from services.runtime.receipt import receipt
 from services.simworker.calibration.accuracy_map import accuracy_map
 from services.simworker.simulators.analytic.simulator import AnalyticSimulator
@@ -111,6 +113,22 @@ class Screens:
         """The receipt of one number: see receipt.py."""
         self._run_known(run_id)
         return receipt(self._store, self._analytic, run_id, config_id, task_id)
+
+    @refusing
+    def known_errors(self, run_id: str) -> Report:
+        """What measurements say of GPUs like the run's: see nearness.py."""
+        self._run_known(run_id)
+        specs = self._store.query(
+            "select config_id, spec from run_configs where run_id = ? and is_requested order by ordinal", [run_id]
+        )
+        families = self._store.query(
+            """select family, sum(coalesce(duration_ns, forward_ns) * coalesce(launch_count, 1))::double as time_ns
+            from kernels where run_id = ? group by family""",
+            [run_id],
+        )
+        gpus = {row["config_id"]: GpuSpec.model_validate_json(row["spec"], extra="ignore") for row in specs}
+        times = {row["family"]: row["time_ns"] or 0.0 for row in families}
+        return {"configs": known_errors(gpus, times, accuracy_map())}
 
     @refusing
     def compare(self, asked: Sequence[str], base: str | None) -> Report:

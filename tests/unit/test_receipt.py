@@ -140,6 +140,15 @@ def test_lines_multiply_and_add_to_the_number(store, config, family):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
+def test_an_interval_says_how_many_measured_rows_it_rests_on(store, config):
+    found = receipt(store, ANALYTIC, RUN, config.config_id, TASKS["gemm"].task_id)
+    (low,) = [line for line in found["lines"] if line["label"] == "p10"]
+    (rows,) = [given for given in low["inputs"] if given["name"] == "n"]
+    assert rows["unit"] == "rows"
+    assert rows["value"] > 100
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
 def test_the_source_correction_is_a_line_of_it(store, config):
     one = TASKS["gemm"]
     source = CONFIGS[0]

@@ -160,6 +160,14 @@ def test_a_million_lines_are_read_by_number_and_searched(page):
     )
 
 
+def test_what_is_known_of_errors_is_said_for_every_gpu_of_a_run(page):
+    found = answers.KnownErrors.model_validate(page.get(f"/api/runs/{page.run_id}/known-errors"))
+    assert [one.config_id for one in found.configs] == list(page.configs.values())
+    assert [one.kin for one in found.configs] == ["same", "same", "same_capability", "same_die"]
+    assert all(one.row_count > 0 and one.mean_ape for one in found.configs)
+    assert "nothing" in page.refused("/api/runs/nothing/known-errors", 404)
+
+
 # --- a moment of a replay -------------------------------------------------------------------------------------------
 
 
