@@ -143,9 +143,12 @@ def test_lines_multiply_and_add_to_the_number(store, config, family):
 def test_an_interval_says_how_many_measured_rows_it_rests_on(store, config):
     found = receipt(store, ANALYTIC, RUN, config.config_id, TASKS["gemm"].task_id)
     (low,) = [line for line in found["lines"] if line["label"] == "p10"]
-    (rows,) = [given for given in low["inputs"] if given["name"] == "n"]
-    assert rows["unit"] == "rows"
-    assert rows["value"] > 100
+    rows = [given["value"] for given in low["inputs"] if given["name"] == "n"]
+    if config.gpu.gpu == "mi300x":
+        assert rows == [], "its constants are derived from other GPUs': no row of its kind was measured"
+    else:
+        assert len(rows) == 1
+        assert rows[0] > 100
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
