@@ -3,12 +3,20 @@
 import hashlib
 import io
 import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from services.runtime.artifacts import UnknownArtifact, UploadTooLarge, open_artifacts
-from services.runtime.remote_artifacts import BadArtifact
+from services.runtime.remote_artifacts import BadArtifact, RemoteArtifactStore
+
+ROOT = Path(__file__).resolve().parents[2]
+CHUNK_BYTES, CHUNK_COUNT = 64 << 10, 40
 
 ROWS = pa.RecordBatch.from_pydict({"duration_ns": [1, 2, None]})
 KEY = hashlib.sha256(b"a key").hexdigest()
@@ -88,3 +96,151 @@ def test_a_damaged_object_is_refused_and_not_kept(bucket, tmp_path):
     with pytest.raises(BadArtifact, match="damaged in its bucket"):
         store.path(digest)
     assert [path for path in store.folder.rglob("*") if path.is_file()] == []
+
+
+# --- large bodies in a bucket: chunks, interruptions, several processes -------------------------------------------
+
+# Works slowly, chunk by chunk, and says each; an argument is a digest to fetch or a file to store.
+WORKER = """
+import sys, time
+from pathlib import Path
+from services.runtime.remote_artifacts import RemoteArtifactStore
+
+class Slow(RemoteArtifactStore):
+    def _fetch_chunk(self, digest):
+        time.sleep(0.05)
+        print("fetched", flush=True)
+        return super()._fetch_chunk(digest)
+
+    def _upload_chunk(self, digest, chunk):
+        super()._upload_chunk(digest, chunk)
+        print("stored", flush=True)
+        time.sleep(0.05)
+
+folder, uri, what, chunk_bytes = sys.argv[1:]
+store = Slow(Path(folder), uri, chunk_bytes=int(chunk_bytes))
+if Path(what).is_file():
+    with open(what, "rb") as body:
+        store.put(body, "large")
+else:
+    print("at", store.path(what), flush=True)
+"""
+
+
+class Counting(RemoteArtifactStore):
+    """How many chunks it has moved."""
+
+    def __init__(self, folder, uri):
+        super().__init__(folder, uri, chunk_bytes=CHUNK_BYTES)
+        self.stored = self.fetched = 0
+
+    def _upload_chunk(self, digest, chunk):
+        before = self._is_there(self._place(digest, "chunks/"))
+        super()._upload_chunk(digest, chunk)
+        self.stored += not before
+
+    def _fetch_chunk(self, digest):
+        self.fetched += 1
+        return super()._fetch_chunk(digest)
+
+
+def worker(folder, uri, what):
+    return subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(folder), uri, str(what), str(CHUNK_BYTES)],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def killed_after(process, chunk_count):
+    for _ in range(chunk_count):
+        assert process.stdout.readline().strip() in {"fetched", "stored"}
+    process.send_signal(signal.SIGKILL)
+    process.wait(30)
+
+
+@pytest.fixture
+def large(tmp_path):
+    """A body of many chunks, the last one cut."""
+    path = tmp_path / "large"
+    path.write_bytes(os.urandom(CHUNK_BYTES * (CHUNK_COUNT - 1) + 1234))
+    return path
+
+
+def test_an_upload_that_was_killed_shows_nothing_and_goes_on_where_it_was(bucket, large, tmp_path):
+    uri, _ = bucket
+    killed_after(worker(tmp_path / "one", uri, large), 10)
+    digest = hashlib.sha256(large.read_bytes()).hexdigest()
+    with pytest.raises(UnknownArtifact):
+        Counting(tmp_path / "other", uri).path(digest)
+    again = Counting(tmp_path / "one", uri)
+    with large.open("rb") as body:
+        assert again.put(body, "large").digest == digest
+    assert CHUNK_COUNT - 12 <= again.stored <= CHUNK_COUNT - 10
+    assert Counting(tmp_path / "other", uri).path(digest).read_bytes() == large.read_bytes()
+    once_more = Counting(tmp_path / "third", uri)
+    with large.open("rb") as body:
+        once_more.put(body, "large")
+    assert once_more.stored == 0
+
+
+def test_a_fetch_that_was_killed_shows_nothing_and_goes_on_where_it_was(bucket, large, tmp_path):
+    uri, _ = bucket
+    with large.open("rb") as body:
+        digest = Counting(tmp_path / "one", uri).put(body, "large").digest
+    folder = tmp_path / "other"
+    killed_after(worker(folder, uri, digest), 15)
+    assert not (folder / digest[:2] / digest[2:]).exists()
+    (left,) = folder.glob("fetching-*")
+    assert left.stat().st_size >= 12 * CHUNK_BYTES  # what was still in the process's memory went with it
+    with left.open("r+b") as partial:  # a chunk that the crash of a machine left wrong is fetched again
+        partial.seek(11 * CHUNK_BYTES)
+        partial.write(b"not what was there")
+    again = Counting(folder, uri)
+    assert again.path(digest).read_bytes() == large.read_bytes()
+    assert again.fetched == CHUNK_COUNT - 11
+    assert not list(folder.glob("fetching-*"))
+
+
+def test_processes_of_one_machine_fetch_once_and_share_the_copy(bucket, large, tmp_path):
+    uri, _ = bucket
+    with large.open("rb") as body:
+        digest = Counting(tmp_path / "one", uri).put(body, "large").digest
+    processes = [worker(tmp_path / "machine", uri, digest) for _ in range(3)]
+    said = [process.communicate(timeout=120)[0].splitlines() for process in processes]
+    assert sum(lines.count("fetched") for lines in said) == CHUNK_COUNT
+    (place,) = {lines[-1] for lines in said}
+    path = Path(place.removeprefix("at "))
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == digest
+    with pa.memory_map(str(path)) as mapped:
+        assert mapped.size() == large.stat().st_size
+
+
+def test_who_waits_for_a_fetch_that_is_killed_goes_on_with_it(bucket, large, tmp_path):
+    uri, _ = bucket
+    with large.open("rb") as body:
+        digest = Counting(tmp_path / "one", uri).put(body, "large").digest
+    first = worker(tmp_path / "machine", uri, digest)
+    assert first.stdout.readline().strip() == "fetched"
+    second = worker(tmp_path / "machine", uri, digest)
+    time.sleep(0.2)
+    killed_after(first, 8)
+    lines = second.communicate(timeout=120)[0].splitlines()
+    assert lines[-1].startswith("at ")
+    assert lines.count("fetched") < CHUNK_COUNT
+
+
+def test_a_chunk_that_is_damaged_or_missing_in_the_bucket_is_named_and_nothing_is_kept(bucket, large, tmp_path):
+    uri, remote = bucket
+    with large.open("rb") as body:
+        digest = Counting(tmp_path / "one", uri).put(body, "large").digest
+    chunk = hashlib.sha256(large.read_bytes()[:CHUNK_BYTES]).hexdigest()
+    place = f"cascade/state/chunks/{chunk[:2]}/{chunk[2:]}"
+    with remote.open_output_stream(place) as out:
+        out.write(b"wrong")
+    store = Counting(tmp_path / "reader", uri)
+    with pytest.raises(BadArtifact, match=f"chunk {chunk} is another"):
+        store.path(digest)
+    remote.delete_file(place)
+    with pytest.raises(BadArtifact, match="was deleted there"):
+        store.path(digest)
+    assert not (store.folder / digest[:2] / digest[2:]).exists()
