@@ -1,4 +1,4 @@
-"""vLLM's names, and the only place that knows them: workers are hooked without a line of vLLM being changed.
+"""vLLM's names, which only this and vllm_graphs.py know: workers are hooked without a line of vLLM being changed.
 
 `Worker.execute_model` and `Worker.sample_tokens` are wrapped once their module is imported, in every process of an
 armed job; other workers (CPU, XPU) derive from that class. Four methods are added for `collective_rpc`. A step that
@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cascade_profiler.arming import arm, is_armed_for_graphs
 from cascade_profiler.orders import Orders, standing_orders
 from cascade_profiler.saying import forget, say
+from cascade_profiler.vllm_graphs import watch_capture
 
 if TYPE_CHECKING:
     from cascade_schemas.events import CollectorFound
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from cascade_profiler.kineto import Capture, Seen
 
 WORKER_MODULE = "vllm.v1.worker.gpu_worker"
-GRAPHS_MODULE = "vllm.v1.worker.gpu.cudagraph_utils"  # of the second model runner
 RAY_WITH_WORKERS = "VLLM_USE_RAY_V2_EXECUTOR_BACKEND"  # the executor of Ray whose workers are called as any other's
 WRAPPED = ("execute_model", "sample_tokens")
 START, STOP, FETCH, KNOWN = "cascade_start", "cascade_stop", "cascade_fetch", "cascade_known"
@@ -200,7 +199,7 @@ def _wrap_warm_up(worker_class: Any) -> None:
             say(passed_by)
         if _wants_captures(self):
             try:
-                _watch_capture(self.model_runner)
+                watch_capture(self.model_runner, _keep_captures)
             except Exception as error:  # noqa: BLE001 - the job comes first
                 say(f"the capture of graphs cannot be recorded ({type(error).__name__}: {error}); the job goes on")
         _seat.is_warming_up = True
@@ -224,84 +223,8 @@ def _wants_captures(worker: Any) -> bool:
 _WITH_OPS = {("kernels", name) for name in ("", "torch", "vllm")}
 
 
-def _watch_capture(runner: Any) -> None:
-    """Record the next `capture_model` of a model runner, and only that."""
-    capture_model = runner.capture_model
-
-    @functools.wraps(capture_model)
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        del runner.capture_model  # it is the class's again
-        window = _begin_window()
-        if window is None:
-            return capture_model(*args, **kwargs)
-        with _named_captures():
-            try:
-                return capture_model(*args, **kwargs)
-            finally:
-                _end_window(window)
-
-    runner.capture_model = watched
-
-
-def _begin_window() -> CaptureWindow | None:
-    try:
-        from cascade_profiler.captures import CaptureWindow  # noqa: PLC0415 - only where graphs are recorded
-        from cascade_profiler.collect import TorchCollector  # noqa: PLC0415
-
-        collector = TorchCollector(sys.modules["torch"], is_tried_out=False)
-        if not collector.has_gpu:
-            return None
-        say("the capture of graphs: not validated on hardware")
-        return CaptureWindow(collector)
-    except Exception as error:  # noqa: BLE001 - the job comes first
-        say(f"the capture of graphs is not recorded ({type(error).__name__}: {error}); shapes are solved instead")
-        return None
-
-
-def _end_window(window: CaptureWindow) -> None:
-    try:
-        window.end()
-        _seat.captures, _seat.has_profiled = window, True
-    except Exception as error:  # noqa: BLE001 - the job comes first
-        say(f"the capture of graphs was not recorded ({type(error).__name__}: {error}); shapes are solved instead")
-
-
-@contextmanager
-def _named_captures() -> Iterator[None]:
-    """The first model runner says in the profile which batch size it captures; of the second it is said here."""
-    manager = getattr(sys.modules.get(GRAPHS_MODULE), "CudaGraphManager", None)
-    if manager is None:
-        yield
-        return
-    capture = manager.capture
-
-    @functools.wraps(capture)
-    def named(self: Any, create_forward_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return capture(self, _naming(create_forward_fn), *args, **kwargs)
-
-    manager.capture = named
-    try:
-        yield
-    finally:
-        manager.capture = capture
-
-
-def _naming(create_forward_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes the forward pass of a batch size, whose passes that are captured carry its name."""
-    torch = sys.modules["torch"]
-
-    def create(desc: Any, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
-        forward = create_forward_fn(desc, *args, **kwargs)
-
-        def run(mode: Any) -> Any:
-            if mode.name != "PIECEWISE" and not torch.cuda.is_current_stream_capturing():
-                return forward(mode)  # a warm-up
-            with torch.profiler.record_function(f"capture_{desc.num_tokens}_{desc.cg_mode.name}"):
-                return forward(mode)
-
-        return run
-
-    return create
+def _keep_captures(window: CaptureWindow) -> None:
+    _seat.captures, _seat.has_profiled = window, True
 
 
 # --- orders from the environment -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import cascade_profiler
 import pytest
-from cascade_profiler import arming, collect, saying, session, vllm
+from cascade_profiler import arming, collect, saying, session, vllm, vllm_graphs
 from cascade_profiler.kineto import StepSpan, captures_of, seen_in_file, window_rows
 from cascade_profiler.rows import capture_batch, launch_batches
 from cascade_schemas.codec import decode
@@ -91,7 +91,7 @@ class SecondRunner:
 
 
 def graphs_module(fake):
-    module = ModuleType(vllm.GRAPHS_MODULE)
+    module = ModuleType(vllm_graphs.GRAPHS_MODULE)
 
     class CudaGraphManager:
         def capture(self, create_forward_fn, progress_bar_desc="Capturing CUDA graphs"):
@@ -171,7 +171,7 @@ def test_replays_have_the_ops_and_shapes_of_the_capture_whichever_runner_made_it
     runner = FirstRunner(torch, pieces)
     if kind == "second":
         module = graphs_module(torch)
-        monkeypatch.setitem(sys.modules, vllm.GRAPHS_MODULE, module)
+        monkeypatch.setitem(sys.modules, vllm_graphs.GRAPHS_MODULE, module)
         own = module.CudaGraphManager.capture
         runner = SecondRunner(torch, module.CudaGraphManager())
     llm = engine(torch, runner, pieces=pieces)
