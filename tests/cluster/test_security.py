@@ -14,6 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.cluster.conftest import ROOT, Cluster, free_port
 from tests.cluster.test_cluster import embedded_hash, run_request, trace_file  # noqa: F401 - fixtures
+from tests.cluster.test_scale import free_ports
 
 USER, PASSWORD = "cascade", "a-password-that-only-tests-know"
 
@@ -64,7 +65,7 @@ def certificates(tmp_path_factory):
 @pytest.fixture(scope="module")
 def guarded(kafka, certificates, tmp_path_factory):
     """The address of a SASL_SSL listener of a broker of its own."""
-    port, own_port = free_port(), 29_990
+    port, (own_port,) = free_port(), free_ports(1)
     module = "org.apache.kafka.common.security"
     more = {
         "listeners": f"SASL_SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1},OWN://127.0.0.1:{own_port}",
@@ -127,16 +128,20 @@ def wait_for_topics(cluster):
     asyncio.run(prepare(cluster.broker))
 
 
+NOT_ACCEPTED = "does not accept user 'cascade' by SCRAM-SHA-512"
+
+
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("service", "changes", "said"),
     [
-        ({"CASCADE_KAFKA_PASSWORD": "wrong"}, "does not accept user 'cascade' by SCRAM-SHA-512"),
-        ({"CASCADE_KAFKA_CA_FILE": ""}, "set CASCADE_KAFKA_CA_FILE to the authority that signed it"),
-        ({"CASCADE_KAFKA_PROTOCOL": "PLAINTEXT"}, "does not answer by PLAINTEXT"),
-        ({"CASCADE_KAFKA_MECHANISM": "MAGIC"}, "CASCADE_KAFKA_MECHANISM='MAGIC'"),
+        ("ingest", {"CASCADE_KAFKA_PASSWORD": "wrong"}, NOT_ACCEPTED),
+        ("aggregator", {"CASCADE_KAFKA_PASSWORD": "wrong"}, NOT_ACCEPTED),
+        ("gateway", {"CASCADE_KAFKA_PASSWORD": "wrong"}, NOT_ACCEPTED),
+        ("ingest", {"CASCADE_KAFKA_CA_FILE": ""}, "set CASCADE_KAFKA_CA_FILE to the authority that signed it"),
+        ("simworker", {"CASCADE_KAFKA_PROTOCOL": "PLAINTEXT"}, "does not answer by PLAINTEXT"),
+        ("simworker", {"CASCADE_KAFKA_MECHANISM": "MAGIC"}, "CASCADE_KAFKA_MECHANISM='MAGIC'"),
     ],
 )
-@pytest.mark.parametrize("service", ["ingest", "aggregator", "gateway"])
 def test_who_is_not_let_in_says_why_in_one_sentence(guarded, certificates, service, changes, said, tmp_path):
     environ = let_in_by("SCRAM-SHA-512", certificates, **changes)
     command = [sys.executable, "-m", f"services.{service}.app"]
