@@ -118,14 +118,16 @@ class FakeTorch:
         self.work(1)
         return SimpleNamespace(add_=lambda _: None)
 
-    def work(self, count: int, rows: int = 1) -> None:
+    def work(self, count: int, rows: int = 1, inner: int = 128) -> None:
         """A GEMM each, launched now."""
         running = self.running
         if running is None:
             return
         for _ in range(count):
             now = time.time_ns()
-            op = Event("cpu_op", "aten::mm", now, 3000, shapes=([rows, 128], [128, 256]), dtypes=("c10::BFloat16",) * 2)
+            op = Event(
+                "cpu_op", "aten::mm", now, 3000, shapes=([rows, inner], [inner, 256]), dtypes=("c10::BFloat16",) * 2
+            )
             running.seen.append(op)
             if not self.has_gpu or self.is_blind:
                 continue

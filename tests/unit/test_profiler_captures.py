@@ -69,9 +69,9 @@ class FirstRunner:
             self.fake.work(LAYERS, rows=size)  # a warm-up
             name = "FULL" if self.pieces == 1 else "PIECEWISE"
             with self.fake.profiler.record_function(f"capture_{size}_{name}"):
-                for _ in range(self.pieces):
+                for piece in range(self.pieces):
                     with self.fake.graph():
-                        self.fake.work(LAYERS // self.pieces, rows=size)
+                        self.fake.work(LAYERS // self.pieces, rows=size, inner=128 + piece)
                     self.fake.work(1, rows=size)  # attention, between the pieces
         return 1 << 20
 
@@ -187,9 +187,10 @@ def test_replays_have_the_ops_and_shapes_of_the_capture_whichever_runner_made_it
     said = catalog_of(events)
     tasks = replayed_tasks(said)
     assert len(tasks) == 8 * LAYERS
-    for task in tasks:
+    for place, task in enumerate(tasks):
         assert (task.op, task.operands_from, task.tokens) == ("aten::mm", "capture", 4)  # three requests, padded
-        assert [operand.shape for operand in task.operands] == [(4, 128), (128, 256)]
+        inner = 128 + place % pieces  # each piece is another part of the model
+        assert [operand.shape for operand in task.operands] == [(4, inner), (inner, 256)]
     (end,) = of_type(said, TraceCompleted)
     assert end.quality["capture_mismatch"] == ""
     assert "the capture of graphs: not validated on hardware" in capsys.readouterr().err
