@@ -340,7 +340,10 @@ class Embedded:
 
     def cancel_run(self, run_id: str) -> None:
         """Withdraw a run; one that has ended stays as it is. Raises UnknownRun."""
-        if queries.run_report(self.store, run_id)["status"] == "running":
+        status = queries.run_status(self.store, run_id)  # alone: a report of hundreds of configs takes seconds
+        if status is None:
+            raise queries.UnknownRun(f"no run {run_id!r}; `cascade run TRACE --gpu ID` starts one and prints its id")
+        if status == "running":
             self.publish([RunCancelled(run_id=run_id)])
 
     def what_if(self, trace_id: str, config_text: str, *, has_steps: bool = True) -> queries.Report:
