@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(own)
     try:
         if options.check:
-            return _check(options.collector)
+            return _check(options)
         if options.resume:
             return _resume(options)
         if not command:
@@ -235,11 +235,27 @@ def _ended(process: subprocess.Popen[bytes]) -> int | None:
 # --- the rest ------------------------------------------------------------------------------------------------------
 
 
-def _check(wanted: str) -> int:
-    chosen, found = found_collectors(wanted)
-    for one in found:
-        print(f"{one.name:8}{one.state:9}{one.said}")
-    return 0 if chosen is not None else 1
+def _check(options: argparse.Namespace) -> int:
+    """What works here: the first that is "used" records by default, one that is "found" only where it is asked for."""
+    outside: dict[str, Callable[[], str]] = {
+        "nsys": lambda: nsys.version(nsys.find_nsys()),
+        "nvbit": lambda: nvbit.checked(Path(options.tracer)),
+    }
+    works = False
+    if options.collector not in outside:
+        chosen, found = found_collectors(options.collector)
+        works = chosen is not None
+        for one in found:
+            print(f"{one.name:8}{one.state:9}{one.said}")
+    for name, look in outside.items():
+        if options.collector not in ("", name):
+            continue
+        try:
+            print(f"{name:8}{'found':9}{look()}; not validated on hardware")
+            works = works or options.collector == name
+        except (nsys.NsysUnusable, nvbit.TracerUnusable) as reason:
+            print(f"{name:8}{'absent':9}{reason}")
+    return 0 if works else 1
 
 
 def _resume(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,6 +28,17 @@ def find_nsys(path: str | None = None) -> str:
             "nsys is not on the PATH; install NVIDIA Nsight Systems, or leave --collector away to use torch's profiler"
         )
     return found
+
+
+def version(nsys: str) -> str:
+    """What the program says it is. Raises NsysUnusable."""
+    try:
+        done = subprocess.run([nsys, "--version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NsysUnusable(f"{nsys} does not run ({error}); install NVIDIA Nsight Systems anew") from error
+    if done.returncode:
+        raise NsysUnusable(f"{nsys} --version ends with exit code {done.returncode}; install it anew")
+    return done.stdout.strip().splitlines()[0] if done.stdout.strip() else nsys
 
 
 def profile_command(nsys: str, output: Path, command: Sequence[str]) -> list[str]:

@@ -28,8 +28,7 @@ def job_environ(environ: Mapping[str, str], tracer: Path, folder: Path, kernels:
 
     kernels: mangled names, or parts of them; none: whatever runs while cudaProfilerStart … Stop is in effect.
     """
-    if not tracer.is_file():
-        raise TracerUnusable(f"{tracer.name} is not there; build Accel-Sim's tracer_tool.so and name it with --tracer")
+    checked(tracer)
     added = {
         # Frameworks and launchers drop LD_PRELOAD.
         "CUDA_INJECTION64_PATH": str(tracer.absolute()),
@@ -44,6 +43,18 @@ def job_environ(environ: Mapping[str, str], tracer: Path, folder: Path, kernels:
     if chosen:
         added |= {"ACTIVE_FROM_START": "1", "DYNAMIC_KERNEL_RANGE": "1-@" + ",".join(chosen)}
     return {**environ, **added}
+
+
+def checked(tracer: Path) -> str:
+    """The name of a tracer that can be loaded. Raises TracerUnusable."""
+    if not tracer.is_file():
+        raise TracerUnusable(
+            f"{tracer.name or 'no tracer'} is not there; build Accel-Sim's tracer_tool.so and name it with --tracer"
+        )
+    with tracer.open("rb") as file:
+        if file.read(4) != b"\x7fELF":
+            raise TracerUnusable(f"{tracer.name} is no shared library; name Accel-Sim's tracer_tool.so with --tracer")
+    return tracer.name
 
 
 @dataclass

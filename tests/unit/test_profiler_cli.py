@@ -194,6 +194,25 @@ db.commit()
         assert [name for (name,) in db.execute("select name from sqlite_master")] == ["CUPTI_ACTIVITY_KIND_KERNEL"]
 
 
+def test_the_check_names_what_wraps_a_command_too(tmp_path, monkeypatch, capfd):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    tracer = tmp_path / "tracer_tool.so"
+    tracer.write_bytes(b"\x7fELF")
+    monkeypatch.setenv("PATH", str(programs))
+    assert cli.main(["--check", "--collector", "nsys"]) == 1
+    assert "nsys    absent   nsys is not on the PATH" in capfd.readouterr().out
+    program(programs, "nsys", "#!/bin/sh\necho NVIDIA Nsight Systems version 2026.4\n")
+    assert cli.main(["--check", "--collector", "nsys"]) == 0
+    assert "nsys    found    NVIDIA Nsight Systems version 2026.4; not validated" in capfd.readouterr().out
+    program(programs, "nsys", "#!/bin/sh\nexit 3\n")
+    assert cli.main(["--check", "--collector", "nsys"]) == 1
+    assert "exit code 3" in capfd.readouterr().out
+    assert cli.main(["--check", "--collector", "nvbit", "--tracer", str(tracer)]) == 0
+    assert "nvbit   found    tracer_tool.so; not validated" in capfd.readouterr().out
+    assert cli.main(["--check", "--collector", "nvbit"]) == 1
+
+
 def test_without_nsys_the_way_out_is_said(monkeypatch, capfd):
     monkeypatch.setenv("PATH", "/nowhere")
     assert cli.main(["--collector", "nsys", "--", "true"]) == 2

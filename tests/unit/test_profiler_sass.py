@@ -38,7 +38,7 @@ def quiet(monkeypatch, tmp_path):
 @pytest.fixture
 def tracer(tmp_path):
     path = tmp_path / "tracer_tool.so"
-    path.write_bytes(b"")
+    path.write_bytes(b"\x7fELF")
     return path
 
 
@@ -301,6 +301,15 @@ def test_a_tracer_that_wrote_nothing_is_said(tmp_path, tracer, capfd):
     whole = ["--collector", "nvbit", "--tracer", str(tracer), "--output", str(tmp_path / "o"), "--", "true"]
     assert cli.main(whole) == 2
     assert "left no finished file" in capfd.readouterr().err
+
+
+def test_a_tracer_that_is_no_library_is_refused_before_the_job_begins(tmp_path, capfd):
+    tracer = tmp_path / "tracer_tool.so"
+    tracer.write_text("#!/bin/sh\n")
+    whole = ["--collector", "nvbit", "--tracer", str(tracer), "--output", str(tmp_path / "o"), "--"]
+    assert cli.main([*whole, sys.executable, "-c", f"open('{tmp_path}/ran', 'w')"]) == 2
+    assert "is no shared library" in capfd.readouterr().err
+    assert not (tmp_path / "ran").exists()
 
 
 def test_the_environment_says_which_kernels(tmp_path, tracer):
