@@ -16,12 +16,13 @@ import pyarrow as pa
 from cascade_schemas.task import KernelTask
 
 from services.aggregator.compose import default_gaps
-from services.aggregator.queries import Report, UnknownRun, trace_status
+from services.aggregator.queries import Report, UnknownRun, UnknownTrace, trace_status
 from services.aggregator.store import Store
 from services.kernels.work import Family, Work
 from services.kernels.work_of import work_of
 
 LAUNCH_COUNT_LIMIT = 262_144
+
 
 _word = pa.dictionary(pa.int32(), pa.string())
 
@@ -55,6 +56,7 @@ DURATIONS = pa.schema(
 
 
 PROFILE_BINS = 48
+HISTOGRAM_BINS = 40
 
 PROFILE = pa.schema([pa.field("task", pa.uint32()), pa.field("bin", pa.uint8()), pa.field("count", pa.uint32())])
 
@@ -117,6 +119,36 @@ def durations(store: Store, run_id: str, config_id: str) -> pa.Table:
 def profile(store: Store, trace_id: str) -> pa.Table:
     """PROFILE: launches per task in each of 48 equal parts of the trace's steps; no row where there are none."""
     return _conformed(store.arrow(_PROFILE_SQL, [trace_id, trace_id, PROFILE_BINS, trace_id]), PROFILE)
+
+
+def histogram(store: Store, trace_id: str, task_id: str) -> Report:
+    """Measured times of a task's launches, counted in bins whose edges are equal factors apart.
+
+    Where nothing was measured there is no bin: a simulator gives every launch of a task the same time. Raises
+    UnknownTrace where the trace has no launch of the task.
+    """
+    found = store.query(
+        "select duration_ns from launches where trace_id = ? and task_id = ? order by duration_ns", [trace_id, task_id]
+    )
+    if not found:
+        raise UnknownTrace(
+            f"trace {trace_id} has no launch of task {task_id[:100]!r}; /api/traces/{trace_id}/layout lists them"
+        )
+    times = np.array([row["duration_ns"] for row in found if row["duration_ns"] is not None], dtype=np.float64)
+    report: Report = {"launch_count": len(found), "measured_count": len(times), "bins": [], "median_ns": None}
+    if not len(times):
+        return report
+    low, high = max(times[0], 1.0), max(times[-1], 1.0)
+    # A bin is at least half a per cent wide: below it there is only the clock's grain.
+    bins = int(np.clip(np.ceil(np.log(high / low) / np.log(1.005)), 1, HISTOGRAM_BINS))
+    edges = np.geomspace(low, max(high, low * 1.005), bins + 1)
+    edges[0], edges[-1] = min(low, times[0]), max(edges[-1], times[-1])
+    counts, _ = np.histogram(times, edges)
+    report["bins"] = [
+        {"low_ns": float(low_ns), "high_ns": float(high_ns), "count": int(count)}
+        for low_ns, high_ns, count in zip(edges[:-1], edges[1:], counts, strict=True)
+    ]
+    return report | {"median_ns": float(np.median(times))}
 
 
 def task_works(store: Store, trace_id: str) -> list[Work]:

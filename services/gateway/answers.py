@@ -262,6 +262,19 @@ class LogLines(BaseModel):
     lines: list[str]
 
 
+class HistogramBin(BaseModel):
+    low_ns: float
+    high_ns: float
+    count: int
+
+
+class Histogram(BaseModel):
+    launch_count: int
+    measured_count: int
+    median_ns: float | None
+    bins: list[HistogramBin]
+
+
 class KnownError(BaseModel):
     config_id: str
     nearest: str | None

@@ -75,6 +75,8 @@ class Screens(Protocol):
 
     def profile(self, trace_id: str) -> pa.Table: ...
 
+    def histogram(self, trace_id: str, task_id: str) -> Report: ...
+
     def work(self, trace_id: str) -> pa.Table: ...
 
     def log_lines(self, run_id: str, config_id: str, first: int, count: int, said: Sequence[int] | None) -> Report: ...
@@ -115,6 +117,11 @@ def screen_routes(screens: Screens, database: Database, indexes: RunIndexes) -> 
         """Launches per task in each of 48 equal parts of the steps."""
         return arrow_answer(screens.profile(trace_id), {"cache-control": "no-store"})
 
+    @api.get("/traces/{trace_id}/tasks/{task}/histogram", responses=shape(answers.Histogram))
+    def histogram(trace_id: str, task: str) -> Response:
+        """How long the launches of one kernel took where they were recorded."""
+        return answer(screens.histogram(trace_id, task))
+
     @api.get("/traces/{trace_id}/work", response_class=Response, responses=_ARROW_ANSWER)
     def work(trace_id: str) -> Response:
         """Per task what one launch computes and moves."""
@@ -132,7 +139,7 @@ def screen_routes(screens: Screens, database: Database, indexes: RunIndexes) -> 
 
     @api.get("/runs/{run_id}/known-errors", responses=shape(answers.KnownErrors))
     def known_errors(run_id: str) -> Response:
-        """Per config the nearest GPU that was measured, its error, and how often intervals held on GPUs of its class."""
+        """Per config the nearest GPU that was measured, its error, and how often intervals held on its class."""
         return answer(screens.known_errors(run_id))
 
     @api.get("/compare", responses=shape(answers.Comparisons))

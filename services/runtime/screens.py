@@ -76,6 +76,11 @@ class Screens:
         return lanes.profile(self._store, trace_id)
 
     @refusing
+    def histogram(self, trace_id: str, task_id: str) -> Report:
+        self._trace_known(trace_id)
+        return lanes.histogram(self._store, trace_id, task_id)
+
+    @refusing
     def work(self, trace_id: str) -> pa.Table:
         """Per task what one launch computes and moves."""
         self._trace_known(trace_id)

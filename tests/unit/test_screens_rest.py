@@ -160,6 +160,19 @@ def test_a_million_lines_are_read_by_number_and_searched(page):
     )
 
 
+def test_a_histogram_counts_every_measured_launch_of_a_kernel_once(page):
+    layout = page.get(f"/api/traces/{page.trace_id}/layout")
+    for task in layout["tasks"]:
+        path = f"/api/traces/{page.trace_id}/tasks/{task['task_id']}/histogram"
+        found = answers.Histogram.model_validate(page.get(path))
+        assert found.launch_count == task["launch_count"]
+        assert sum(one.count for one in found.bins) == found.measured_count == task["launch_count"]
+        assert found.bins[0].low_ns <= found.median_ns <= found.bins[-1].high_ns
+        assert all(one.low_ns < one.high_ns for one in found.bins)
+        assert all(a.high_ns == b.low_ns for a, b in zip(found.bins, found.bins[1:], strict=False))
+    assert "nothing" in page.refused(f"/api/traces/{page.trace_id}/tasks/nothing/histogram", 404)
+
+
 def test_what_is_known_of_errors_is_said_for_every_gpu_of_a_run(page):
     found = answers.KnownErrors.model_validate(page.get(f"/api/runs/{page.run_id}/known-errors"))
     assert [one.config_id for one in found.configs] == list(page.configs.values())

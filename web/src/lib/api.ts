@@ -83,15 +83,21 @@ export const api = {
   startRun: async (body: RunBody) => (await ask<{ readonly run_id: string }>('/api/runs', body)).run_id,
   cancelRun: (id: string) => ask<{ readonly status: string }>(`/api/runs/${encodeURIComponent(id)}/cancel`, {}),
   verifyRun: (id: string) => ask<Verification>(`/api/runs/${encodeURIComponent(id)}/verify`, {}),
-  logLines: (runId: string, configId: string, first: number, count: number) =>
-    ask<LogLines>(`/api/runs/${encodeURIComponent(runId)}/log/${encodeURIComponent(configId)}?from=${first}&count=${count}`),
-  logSearch: (runId: string, configId: string, text: string, first: number) =>
+  /** at: a position of the run's log, lines as known then; null: now. */
+  logLines: (runId: string, configId: string, first: number, count: number, at: number | null) =>
+    ask<LogLines>(`/api/runs/${encodeURIComponent(runId)}/log/${encodeURIComponent(configId)}?from=${first}&count=${count}${momentOf(at)}`),
+  logSearch: (runId: string, configId: string, text: string, first: number, at: number | null) =>
     ask<LogMatches>(
-      `/api/runs/${encodeURIComponent(runId)}/log/${encodeURIComponent(configId)}/search?q=${encodeURIComponent(text)}&from=${first}&limit=1000`,
+      `/api/runs/${encodeURIComponent(runId)}/log/${encodeURIComponent(configId)}/search?q=${encodeURIComponent(text)}&from=${first}&limit=1000${momentOf(at)}`,
     ),
+  /** The hash of what a run's log says up to a position, folded anew by the server. */
+  stateHash: async (runId: string, at: number) =>
+    (await ask<{ readonly state_hash: string }>(`/api/runs/${encodeURIComponent(runId)}/state?at=${at}`)).state_hash,
   importSample: async (name: string) =>
     (await ask<{ readonly trace_id: string }>('/api/samples', { name })).trace_id,
 }
+
+const momentOf = (at: number | null): string => (at === null ? '' : `&at=${at}`)
 
 export interface LogLines {
   readonly first: number

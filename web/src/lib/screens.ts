@@ -43,6 +43,26 @@ export interface Receipt {
   readonly lines: readonly ReceiptLine[]
 }
 
+/** Measured times of one kernel's launches. */
+export interface Histogram {
+  readonly launch_count: number
+  readonly measured_count: number
+  readonly median_ns: number | null
+  readonly bins: readonly { readonly low_ns: number; readonly high_ns: number; readonly count: number }[]
+}
+
+/** What measurements say of GPUs like a config's. */
+export interface KnownError {
+  readonly config_id: string
+  readonly nearest: string | null
+  readonly kin: 'same' | 'same_die' | 'same_capability' | 'same_class' | 'other_class' | null
+  readonly mean_ape: number | null
+  readonly row_count: number
+  readonly nominal_coverage: number
+  readonly coverage: number | null
+  readonly coverage_row_count: number
+}
+
 export interface CurvePoint {
   readonly value_ms: number
   readonly p10_ms: number
@@ -167,6 +187,8 @@ export const screens = {
     ask<RunsPage>(`/api/runs?${new URLSearchParams({ ...filters, count: String(count) }).toString()}`),
   explain: (run: string, config: string, task: string) =>
     ask<Receipt>(`/api/runs/${part(run)}/configs/${part(config)}/tasks/${part(task)}/explain`),
+  histogram: (trace: string, task: string) => ask<Histogram>(`/api/traces/${part(trace)}/tasks/${part(task)}/histogram`),
+  knownErrors: async (run: string) => (await ask<{ readonly configs: readonly KnownError[] }>(`/api/runs/${part(run)}/known-errors`)).configs,
   curves: (run: string, axis: 'context' | 'batch') => ask<Curves>(`/api/runs/${part(run)}/curves?axis=${axis}`),
   sweep: (trace: string, config: string) => ask<Sweep>('/api/what-if/sweep', { trace, config }),
   whatIf: (trace: string, config: string) => ask<WhatIfAnswer>('/api/what-if', { trace, config, steps: false }),

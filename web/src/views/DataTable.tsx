@@ -1,5 +1,6 @@
 import { useVirtualizer } from '@tanstack/react-virtual'
-import { useMemo, useRef, type CSSProperties, type KeyboardEvent, type ReactNode } from 'react'
+import { useLayoutEffect, useMemo, useRef, type CSSProperties, type KeyboardEvent, type ReactNode } from 'react'
+import type { Box } from './charts/sparkline'
 import styles from './DataTable.module.css'
 import { sortedRows, type Sort, type SortKey } from './sorting'
 
@@ -15,6 +16,8 @@ export interface Column<Row> {
   /** Stays in view when the table is scrolled sideways. Only the first one may. */
   readonly isSticky?: boolean
   readonly cell: (row: Row, index: number) => ReactNode
+  /** Drawn over the cells, on one canvas for the whole column; what it shows is said in words by `cell`. */
+  readonly paint?: (context: CanvasRenderingContext2D, row: Row, box: Box) => void
   /** What it is sorted by; a column without cannot be. */
   readonly sortBy?: (row: Row) => SortKey
   /** Longer words on hover. */
@@ -54,6 +57,9 @@ export function DataTable<Row>(props: Props<Row>) {
     overscan: 12,
   })
   const template = columns.map(({ width, grows }) => (grows ? `minmax(${width}px, 1fr)` : `${width}px`)).join(' ')
+  const items = virtual.getVirtualItems()
+  const first = items[0]
+  const painted = columns.flatMap(({ id, paint }, place) => (paint === undefined ? [] : [{ id, paint, place }]))
   const least = columns.reduce((sum, { width }) => sum + width, 0)
   const frame: CSSProperties = { gridTemplateColumns: template, minWidth: least }
 
@@ -89,7 +95,10 @@ export function DataTable<Row>(props: Props<Row>) {
       </div>
       {shown.length === 0 && empty}
       <div role="rowgroup" className={styles.body} style={{ height: virtual.getTotalSize(), minWidth: least }}>
-        {virtual.getVirtualItems().map(({ index, start }) => {
+        {painted.map(({ id, paint, place }) => (
+          <PaintedColumn key={id} paint={paint} place={place} rows={shown.slice(first?.index ?? 0, (items.at(-1)?.index ?? -1) + 1)} top={first?.start ?? 0} rowPx={rowPx} />
+        ))}
+        {items.map(({ index, start }) => {
           const row = shown[index]
           if (row === undefined) return null
           const key = keyOf(row)
@@ -118,6 +127,54 @@ export function DataTable<Row>(props: Props<Row>) {
       </div>
     </div>
   )
+}
+
+const PAINTED_PX = 16
+const PADDING_PX = 12
+
+/** One canvas over a column's cells in view: a thousand small drawings without a thousand elements. */
+function PaintedColumn<Row>({
+  paint,
+  place,
+  rows,
+  top,
+  rowPx,
+}: {
+  readonly paint: NonNullable<Column<Row>['paint']>
+  /** Of the column, from 0. */
+  readonly place: number
+  readonly rows: readonly Row[]
+  readonly top: number
+  readonly rowPx: number
+}) {
+  const canvas = useRef<HTMLCanvasElement>(null)
+  useLayoutEffect(() => {
+    const drawn = canvas.current
+    const head = drawn?.closest('[role=table]')?.querySelector('[role=row]')?.children[place]
+    if (drawn == null || !(head instanceof HTMLElement)) return undefined
+    const draw = () => {
+      const ratio = window.devicePixelRatio
+      const [width, height] = [Math.max(1, head.offsetWidth - 2 * PADDING_PX), Math.max(1, rows.length * rowPx)]
+      drawn.style.cssText = `left:${head.offsetLeft + PADDING_PX}px;top:${top}px;width:${width}px;height:${height}px`
+      drawn.width = Math.round(width * ratio)
+      drawn.height = Math.round(height * ratio)
+      const context = drawn.getContext('2d')
+      if (context === null) return
+      context.scale(ratio, ratio)
+      context.fillStyle = getComputedStyle(drawn).color
+      rows.forEach((row, at) => paint(context, row, { x: 0, y: at * rowPx + (rowPx - PAINTED_PX) / 2, width, height: PAINTED_PX }))
+    }
+    draw()
+    const resized = new ResizeObserver(draw)
+    resized.observe(head)
+    const themed = new MutationObserver(draw)
+    themed.observe(document.documentElement, { attributes: true, attributeFilter: ['data-theme'] })
+    return () => {
+      resized.disconnect()
+      themed.disconnect()
+    }
+  }, [paint, place, rows, top, rowPx])
+  return <canvas ref={canvas} className={styles.painted} aria-hidden="true" />
 }
 
 function Head<Row>({

@@ -1,9 +1,11 @@
+import { useQuery } from '@tanstack/react-query'
 import { getRouteApi } from '@tanstack/react-router'
 import { useEffect, useMemo } from 'react'
 import { familyShown } from '../../lib/families'
 import { count, counted, MISSING, percent, signedPercent, timeWithUnit } from '../../lib/format'
 import { isHypothetical, letter } from '../../lib/gpus'
-import { ms, type Ratio } from '../../lib/units'
+import { screens, type KnownError } from '../../lib/screens'
+import { ms, ratio, type Ratio } from '../../lib/units'
 import { infeasible, requestedConfigs, type Config, type Run } from '../../store/run'
 import { LogPlot, type Dot } from '../charts/LogPlot'
 import { extent, type Scale } from '../charts/scales'
@@ -36,6 +38,14 @@ export function RunAccuracyPage() {
     () => rows.filter((row) => row.measured > 0 && (row.cells[0]?.forward ?? 0) > 0 && (search.family === undefined || row.family === search.family)),
     [rows, search.family],
   )
+  const known = useQuery({
+    queryKey: ['known-errors', run.runId, requestedConfigs(run).filter(({ accuracy }) => accuracy !== null).length],
+    queryFn: () => screens.knownErrors(run.runId),
+    placeholderData: (before) => before,
+    staleTime: Infinity,
+    enabled: requestedConfigs(run).length > 0,
+  })
+  const nearBy = useMemo(() => new Map((known.data ?? []).map((one) => [one.config_id, one])), [known.data])
   const { setOpen } = useInspector()
   const [whyConfig, whyTask] = (search.why ?? '').split('.')
   useEffect(() => {
@@ -54,9 +64,9 @@ export function RunAccuracyPage() {
         <DataTable
           label="Error per GPU"
           rows={requestedConfigs(run)}
-          columns={columnsOf(run)}
+          columns={columnsOf(run, nearBy)}
           keyOf={(config) => config.spec.config_id}
-          rowPx={32}
+          rowPx={40}
           maxHeight={400}
           empty={<Empty>No GPU was asked about yet.</Empty>}
         />
@@ -110,13 +120,53 @@ const letterOf = (run: Run, config: Config) => {
   return at < 0 ? {} : { letter: letter(at) }
 }
 
-function columnsOf(run: Run): readonly Column<Config>[] {
+const KIN: Readonly<Record<NonNullable<KnownError['kin']>, string>> = {
+  same: 'this GPU',
+  same_die: 'the same die',
+  same_capability: 'the same capability',
+  same_class: 'its class',
+  other_class: 'another class',
+}
+
+/** What was measured of the run's kinds of kernels, on this GPU or on the one nearest to it: never a blank, never 0 %. */
+function Nearest({ known }: { readonly known: KnownError | undefined }) {
+  if (known === undefined) return <>{MISSING}</>
+  if (known.nearest === null || known.kin === null || known.mean_ape === null) return <>none of these kernels was measured anywhere</>
+  return (
+    <span className={page.nearest}>
+      {known.kin === 'same' ? '' : 'nearest: '}
+      <code>{known.nearest}</code> {percent(ratio(known.mean_ape))}
+      <span>
+        n = {count(known.row_count)}, {KIN[known.kin]}
+      </span>
+    </span>
+  )
+}
+
+/** How often a measured time fell between p10 and p90, beside how often it should. */
+function Coverage({ known }: { readonly known: KnownError | undefined }) {
+  if (known?.coverage == null) return <span title="no interval was tested on GPUs of this class">{MISSING}</span>
+  const { coverage, nominal_coverage: nominal } = known
+  const words = `${percent(ratio(coverage))} of ${count(known.coverage_row_count)} measured times on GPUs of this class fell between p10 and p90; ${percent(ratio(nominal))} should`
+  return (
+    <span className={page.strip} role="img" aria-label={words} title={words}>
+      <svg width="96" height="14" aria-hidden="true">
+        <rect x="0" y="4" width="96" height="6" rx="3" className={page.track} />
+        <rect x="0" y="4" width={96 * coverage} height="6" rx="3" className={coverage < nominal - 0.1 ? page.low : page.held} />
+        <rect x={96 * nominal - 1} y="0" width="2" height="14" className={page.nominal} />
+      </svg>
+      {percent(ratio(coverage))}
+    </span>
+  )
+}
+
+function columnsOf(run: Run, known: ReadonlyMap<string, KnownError>): readonly Column<Config>[] {
   const configs = requestedConfigs(run)
   const share = (id: string, title: string, hint: string, of: (config: Config) => Ratio | null, isSigned = false): Column<Config> => ({
     id,
     title,
     hint,
-    width: 104,
+    width: 84,
     isNumber: true,
     cell: (config) => {
       const value = config.accuracy === null || infeasible(config) !== '' ? null : of(config)
@@ -128,7 +178,7 @@ function columnsOf(run: Run): readonly Column<Config>[] {
     {
       id: 'gpu',
       title: 'GPU',
-      width: 240,
+      width: 200,
       isSticky: true,
       grows: true,
       cell: (config) => <GpuChip gpu={config.spec.gpu} label={config.spec.label} letter={letter(configs.indexOf(config))} hasLabel />,
@@ -141,14 +191,28 @@ function columnsOf(run: Run): readonly Column<Config>[] {
     share('roofline', 'Roofline', 'Mean error of the datasheet baseline on the same kernels', ({ accuracy }) => accuracy?.roofline ?? null),
     share('coverage', 'Coverage', 'Share of measured source time that was simulated rather than extrapolated', ({ accuracy }) => accuracy?.coverage ?? null),
     {
+      id: 'near',
+      title: 'Where it was measured',
+      hint: 'Mean error of the forward prediction on kernels of these kinds, in the build’s error map, weighted by the time each takes in this run',
+      width: 232,
+      cell: (config) => <Nearest known={known.get(config.spec.config_id)} />,
+    },
+    {
+      id: 'held',
+      title: 'Intervals held',
+      hint: 'Of measured times in the build’s error map the share between p10 and p90; the mark is the 80 % that should be',
+      width: 160,
+      cell: (config) => <Coverage known={known.get(config.spec.config_id)} />,
+    },
+    {
       id: 'reason',
-      title: 'Where it is not measured',
-      width: 300,
+      title: 'In this trace',
+      width: 220,
       grows: true,
       cell: (config) => {
         if (infeasible(config) !== '') return `INFEASIBLE: ${infeasible(config)}`
         if (config.accuracy === null) return 'not predicted yet'
-        return config.accuracy.reason === '' ? '' : config.accuracy.reason
+        return config.accuracy.reason === '' ? 'measured here' : config.accuracy.reason
       },
     },
   ]

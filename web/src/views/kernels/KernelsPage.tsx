@@ -8,7 +8,7 @@ import { infeasible, requestedConfigs, type Config, type Run } from '../../store
 import { Why } from '../accuracy/Why'
 import { LogPlot, type Dot } from '../charts/LogPlot'
 import { extent, type Scale } from '../charts/scales'
-import { Sparkline } from '../charts/Sparkline'
+import { paintSparkline } from '../charts/sparkline'
 import { StackedBars, type Stack } from '../charts/StackedBars'
 import { DataTable, type Column } from '../DataTable'
 import { GpuChip } from '../GpuChip'
@@ -20,6 +20,7 @@ import { Empty, Loading } from '../States'
 import type { Sort } from '../sorting'
 import { countFor, errorOf, familyRows, shares, shortKernel, type KernelRow } from './kernelRows'
 import styles from './KernelsPage.module.css'
+import { LaunchHistogram } from './LaunchHistogram'
 import { useKernels } from './useKernels'
 
 const route = getRouteApi('/runs/$runId/kernels')
@@ -117,7 +118,7 @@ export function KernelsPage() {
       </div>
       {selected && (
         <InInspector title="Kernel">
-          <KernelDetails row={selected} configs={configs} source={source} onWhy={(config) => void navigate({ search: (before) => ({ ...before, why: config }), replace: true })} why={configOfWhy?.spec.config_id} />
+          <KernelDetails traceId={run.trace.traceId} row={selected} configs={configs} source={source} onWhy={(config) => void navigate({ search: (before) => ({ ...before, why: config }), replace: true })} why={configOfWhy?.spec.config_id} />
         </InInspector>
       )}
       {selected?.taskId != null && configOfWhy && (
@@ -213,7 +214,8 @@ function columnsOf(
       title: 'Over steps',
       hint: `Time on ${letter(base)} in each forty-eighth of the trace`,
       width: 100,
-      cell: (row) => <Sparkline values={row.trend} words={`time over steps, ${row.trend.filter((value) => value > 0).length} of ${row.trend.length} parts`} />,
+      cell: (row) => <span className="visually-hidden">{`time over steps, ${row.trend.filter((value) => value > 0).length} of ${row.trend.length} parts`}</span>,
+      paint: (context, row, box) => paintSparkline(context, row.trend, box),
     },
     ...configs.flatMap((config, index) =>
       index === base
@@ -403,13 +405,14 @@ function WhereTimeGoes({ run, rows, configs }: { readonly run: Run; readonly row
 // --- one kernel -------------------------------------------------------------------------------------------------------
 
 function KernelDetails(props: {
+  readonly traceId: string
   readonly row: KernelRow
   readonly configs: readonly Config[]
   readonly source: number
   readonly why: string | undefined
   readonly onWhy: (configId: string) => void
 }) {
-  const { row, configs, source, why, onWhy } = props
+  const { traceId, row, configs, source, why, onWhy } = props
   const estimates = configs.map((_, index) => estimateOf(row, index))
   const unit = timeUnit(estimates.flatMap((one) => (one === null ? [] : [one.value])))
   const scale = scaleOf(estimates)
@@ -449,6 +452,7 @@ function KernelDetails(props: {
           )
         })}
       </ul>
+      {row.taskId !== null && <LaunchHistogram traceId={traceId} taskId={row.taskId} forward={row.cells[source]?.forward ?? Number.NaN} />}
     </div>
   )
 }

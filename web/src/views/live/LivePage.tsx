@@ -26,7 +26,7 @@ export function LivePage() {
       {going.silentS !== null && <Strip>Nothing was said for {Math.round(going.silentS)} s. The log below has the last words of each simulator.</Strip>}
       <Tiles run={run} going={going} />
       <Results run={run} />
-      <LogPane runId={run.runId} configs={configs} isGrowing={!isOver(head)} />
+      <LogPane runId={run.runId} configs={configs} isGrowing={!isOver(head)} at={isReplay ? view.at : null} />
       <RunFacts run={run} />
     </div>
   )

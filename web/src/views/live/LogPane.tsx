@@ -9,14 +9,24 @@ import styles from './LogPane.module.css'
 import { LogView } from './logView'
 
 const GROWS_EVERY_MS = 1000
+const MOMENT_AFTER_MS = 80
+const ADDRESS_AFTER_MS = 250
 const route = getRouteApi('/runs/$runId/')
 
+interface PaneProps {
+  readonly runId: string
+  readonly configs: readonly RunConfig[]
+  readonly isGrowing: boolean
+  /** Lines as known at a position of the run's log; null: now. */
+  readonly at: number | null
+}
+
 /** What a config's simulator says, by number from the server; follows the newest line until one scrolls away from it. */
-export const LogPane = memo(function LogPane({ runId, configs, isGrowing }: { readonly runId: string; readonly configs: readonly RunConfig[]; readonly isGrowing: boolean }) {
+export const LogPane = memo(function LogPane({ runId, configs, isGrowing, at }: PaneProps) {
   const { log: chosen } = route.useSearch()
   const navigate = route.useNavigate()
   const config = configs.find(({ label }) => label === chosen) ?? configs[0]
-  const choose = (label: string) => void navigate({ search: (before) => ({ ...before, log: label }), replace: true, resetScroll: false })
+  const choose = (label: string) => void navigate({ search: (before) => ({ ...before, log: label, line: undefined, q: undefined }), replace: true, resetScroll: false })
   return (
     <section className="panel" aria-labelledby="log">
       {config === undefined ? (
@@ -29,6 +39,7 @@ export const LogPane = memo(function LogPane({ runId, configs, isGrowing }: { re
           runId={runId}
           configId={config.config_id}
           isGrowing={isGrowing}
+          at={at}
           choice={
             <select className="field" aria-label="Whose log" value={config.label} onChange={(event) => choose(event.target.value)}>
               {configs.map(({ config_id: id, label, gpu }, index) => (
@@ -49,22 +60,24 @@ interface OneLogProps {
   readonly runId: string
   readonly configId: string
   readonly isGrowing: boolean
+  readonly at: number | null
   readonly choice: ReactNode
 }
 
-function OneLog({ runId, configId, isGrowing, choice }: OneLogProps) {
+function OneLog({ runId, configId, isGrowing, at, choice }: OneLogProps) {
   const scroller = useRef<HTMLDivElement>(null)
   const view = useRef<LogView | null>(null)
   const [total, setTotal] = useState<number | null>(null)
-  const [isFollowing, setFollowing] = useState(true)
   const [error, setError] = useState<Error | null>(null)
-  const search = useLogSearch(runId, configId, setError)
+  const search = useLogSearch(runId, configId, at, setError)
+  const [isFollowing, setFollowing] = useState(search.line < 0) // a link to a line opens there
+  const moment = useRef(at)
 
   useEffect(() => {
     if (scroller.current === null) return undefined
     const made = new LogView({
       scroller: scroller.current,
-      ask: (first, lines) => api.logLines(runId, configId, first, lines),
+      ask: (first, lines) => api.logLines(runId, configId, first, lines, moment.current),
       onTotal: setTotal,
       onFailed: setError,
       onScrolledAway: () => setFollowing(false),
@@ -77,6 +90,13 @@ function OneLog({ runId, configId, isGrowing, choice }: OneLogProps) {
       view.current = null
     }
   }, [runId, configId])
+  useEffect(() => {
+    if (moment.current === at) return undefined
+    moment.current = at
+    // Where scrubbing rests: every moment on the way would be a question of its own.
+    const timer = window.setTimeout(() => view.current?.refresh(), MOMENT_AFTER_MS)
+    return () => window.clearTimeout(timer)
+  }, [at])
   useEffect(() => view.current?.follow(isFollowing), [isFollowing])
   useEffect(() => {
     if (!isGrowing) {
@@ -147,7 +167,7 @@ function OneLog({ runId, configId, isGrowing, choice }: OneLogProps) {
           if (event.key === 'End') setFollowing(true)
         }}
       />
-      {total === 0 && <p className={styles.empty}>No line yet.</p>}
+      {total === 0 && <p className={styles.empty}>{at === null ? 'No line yet.' : 'No line had been said by then.'}</p>}
     </>
   )
 }
@@ -163,9 +183,11 @@ interface LogSearch {
 }
 
 /** Matches come from the server a thousand at a time, from wherever one is. */
-function useLogSearch(runId: string, configId: string, onError: (error: Error) => void): LogSearch {
-  const [query, setText] = useState('')
-  const [line, setLine] = useState(-1)
+function useLogSearch(runId: string, configId: string, at: number | null, onError: (error: Error) => void): LogSearch {
+  const address = route.useSearch()
+  const [query, setText] = useState(address.q ?? '')
+  const [line, setLine] = useState((address.line ?? 0) - 1) // people count lines from 1
+  useLogAddress(query, line)
   const [found, setFound] = useState<{ readonly query: string; readonly lines: readonly number[]; readonly hasMore: boolean } | null>(null)
   const goTo = (way: 1 | -1) => {
     const wanted = query.trim()
@@ -178,8 +200,8 @@ function useLogSearch(runId: string, configId: string, onError: (error: Error) =
     }
     if (way < 0) return
     api
-      .logSearch(runId, configId, wanted, Math.max(0, line + 1))
-      .then(async (answer) => (answer.matches.length > 0 || line < 0 ? answer : api.logSearch(runId, configId, wanted, 0)))
+      .logSearch(runId, configId, wanted, Math.max(0, line + 1), at)
+      .then(async (answer) => (answer.matches.length > 0 || line < 0 ? answer : api.logSearch(runId, configId, wanted, 0, at)))
       .then(({ matches, next: after }) => {
         setFound({ query: wanted, lines: matches.map((one) => one.line), hasMore: after !== null })
         setLine(matches[0]?.line ?? -1)
@@ -198,6 +220,23 @@ function useLogSearch(runId: string, configId: string, onError: (error: Error) =
     words: isKnown ? matchWords(found.lines.length, found.hasMore, line) : '',
     goTo,
   }
+}
+
+/** The line shown and what is searched for, in the address a moment later: a link opens the log there. */
+function useLogAddress(query: string, line: number): void {
+  const navigate = route.useNavigate()
+  const isFirst = useRef(true)
+  useEffect(() => {
+    if (isFirst.current) {
+      isFirst.current = false
+      return undefined
+    }
+    const timer = window.setTimeout(
+      () => void navigate({ search: (before) => ({ ...before, q: query || undefined, line: line < 0 ? undefined : line + 1 }), replace: true, resetScroll: false }),
+      ADDRESS_AFTER_MS,
+    )
+    return () => window.clearTimeout(timer)
+  }, [navigate, query, line])
 }
 
 function matchWords(matches: number, hasMore: boolean, line: number): string {

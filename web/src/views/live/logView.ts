@@ -57,6 +57,7 @@ export class LogView {
   #settling: number | undefined
   #wanted = ''
   #marked = -1
+  #awaited = -1
   #wroteTop = -1
   #drawnFirst = 0
 
@@ -105,10 +106,16 @@ export class LogView {
     this.#marked = line
     if (line >= 0) {
       this.#isFollowing = false
-      this.#stretch()
-      this.options.scroller.scrollTop = scrollTopOf(this.#range, Math.max(0, line - this.#viewPx / ROW_PX / 3))
+      this.#goTo(line)
     }
     this.#drawSoon()
+  }
+
+  /** A line may be asked for before anything is known of the log: then it is gone to as soon as it is there. */
+  #goTo(line: number): void {
+    this.#awaited = line < this.#total ? -1 : line
+    this.#stretch()
+    this.options.scroller.scrollTop = scrollTopOf(this.#range, Math.max(0, line - this.#viewPx / ROW_PX / 3))
   }
 
   get #range(): ScrollRange {
@@ -213,6 +220,7 @@ export class LogView {
       if (total !== this.#total) {
         this.#total = total
         this.options.onTotal(total)
+        if (this.#awaited >= 0) this.#goTo(this.#awaited)
       }
     } catch (error) {
       if (!this.#stop.signal.aborted) this.options.onFailed(error instanceof Error ? error : new Error(String(error)))

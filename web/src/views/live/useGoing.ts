@@ -12,8 +12,8 @@ const STALLED_AFTER_S = 10
 const RESULTS_MIN = 3
 
 /** What is left: the weight of each task, seconds to go, and for how long nothing was said. */
-export function useGoing({ run, recording, isReplay }: RunView): Going & { readonly silentS: number | null } {
-  const weights = useWeights(run)
+export function useGoing({ run, head, recording, isReplay }: RunView): Going & { readonly silentS: number | null } {
+  const weights = useWeights(head, !isOver(run))
   const [moment, setMoment] = useState<{ readonly etas: ReadonlyMap<string, number>; readonly silentS: number | null }>({ etas: new Map(), silentS: null })
   const isGoing = run.status === 'running' && !isReplay
   const began = useRef(new Map<string, { readonly at: number; readonly done: number }>())
@@ -45,12 +45,13 @@ export function useGoing({ run, recording, isReplay }: RunView): Going & { reado
   return isGoing ? { weights, ...moment } : { weights, etas: new Map(), silentS: null }
 }
 
-function useWeights(run: Run): ReadonlyMap<string, number> | null {
-  const { traceId, status } = run.trace
+/** head: the trace as it is by now, also where an earlier moment is shown: its layout is asked for once. */
+function useWeights(head: Run, isWanted: boolean): ReadonlyMap<string, number> | null {
+  const { traceId, status } = head.trace
   const layout = useQuery({
     queryKey: ['layout', traceId, status === 'complete'],
     queryFn: () => ask<Layout>(`/api/traces/${encodeURIComponent(traceId)}/layout`),
-    enabled: traceId !== '' && !isOver(run),
+    enabled: traceId !== '' && isWanted,
     staleTime: Infinity,
     refetchInterval: status === 'complete' ? false : 2000,
   })

@@ -136,10 +136,12 @@ function Clocks({ runId }: { readonly runId: string }) {
   const isTimeline = useMatchRoute()({ to: '/runs/$runId/timeline', params: { runId } }) !== false
   return (
     <span className={bar.clocks} role="group" aria-label="Clock">
-      <Link to="/runs/$runId/timeline" params={{ runId }} activeProps={{}} title="Simulated time is played on the timeline" aria-current={isTimeline ? 'true' : undefined}>
+      <Link to="/runs/$runId/timeline" params={{ runId }} activeProps={{}} title="Simulated time, played on the timeline" aria-current={isTimeline ? 'true' : undefined}>
         Simulated
       </Link>
-      <span aria-current="true">Log</span>
+      <Link to="/runs/$runId" params={{ runId }} activeProps={{}} title="The log: what was known when" aria-current={isTimeline ? undefined : 'true'}>
+        Log
+      </Link>
     </span>
   )
 }

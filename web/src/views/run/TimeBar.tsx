@@ -1,4 +1,6 @@
+import { useQuery } from '@tanstack/react-query'
 import { memo, useEffect, useRef, useState, type ReactNode } from 'react'
+import { api } from '../../lib/api'
 import { clock, count } from '../../lib/format'
 import { position, type Position } from '../../lib/units'
 import type { Link } from '../../store/feed'
@@ -9,6 +11,8 @@ const SPEEDS = [0.1, 1, 10, 100] as const
 /** Stretches in which nothing was said are passed over. */
 const IDLE_MS = 500
 const BINS = 160
+/** Who rests here for so long has arrived. */
+const RESTED_MS = 400
 /** Longer silences are marked where they were folded. */
 const FOLDED_MS = 5000
 const RESULTS: ReadonlySet<string> = new Set(['KernelsSimulated', 'KernelsPredicted', 'StepsPredicted', 'RequestPredicted', 'AccuracyMeasured'])
@@ -84,11 +88,7 @@ export function TimeBar({ recording, version, recordCount, at, isReplay, link, k
       <span className={styles.words} data-testid="moment" title={hash === '' ? undefined : `state at the end: ${hash}`}>
         {words}
       </span>
-      {hash !== '' && !isReplay && (
-        <code className={styles.hash} title="State hash that the run ended with; Verify folds the log anew and compares">
-          {hash.slice(0, 8)}
-        </code>
-      )}
+      <StateHash runId={recording.runId} at={at} isReplay={isReplay} ended={hash} />
       <button
         type="button"
         className={`button ${styles.live}`}
@@ -101,6 +101,45 @@ export function TimeBar({ recording, version, recordCount, at, isReplay, link, k
         {link === 'complete' ? 'End' : 'Live'}
       </button>
     </div>
+  )
+}
+
+/**
+ * The hash of what is known at the moment shown, folded anew by the server where scrubbing rests; at the end it must be
+ * the one that the run ended with.
+ */
+function StateHash({ runId, at, isReplay, ended }: { readonly runId: string; readonly at: Position; readonly isReplay: boolean; readonly ended: string }) {
+  const [rested, setRested] = useState<Position | null>(null)
+  useEffect(() => {
+    const timer = window.setTimeout(() => setRested(at), RESTED_MS)
+    return () => window.clearTimeout(timer)
+  }, [at])
+  const isResting = rested === at && (isReplay || ended !== '')
+  const found = useQuery({
+    queryKey: ['state', runId, at],
+    queryFn: () => api.stateHash(runId, at),
+    enabled: isResting,
+    staleTime: Infinity,
+    retry: false,
+  })
+  // Its place is kept while nothing is known, so that the track never changes its length.
+  if (!isResting || found.data === undefined) return <span className={styles.state}>{isResting && !found.isError ? 'state …' : ''}</span>
+  const short = found.data.slice(0, 8)
+  if (isReplay) {
+    return (
+      <span className={styles.state} title={`State at this moment, folded anew: ${found.data}`}>
+        state <code>{short}</code>
+      </span>
+    )
+  }
+  return found.data === ended ? (
+    <span className={`${styles.state} ${styles.same}`} title={`Folded anew, the log gives the state that the run ended with: ${ended}`}>
+      identical end state <code>{short}</code>
+    </span>
+  ) : (
+    <span className={`${styles.state} ${styles.differs}`} title={`The run ended with ${ended}; the log gives ${found.data}. Look closer with: cascade replay ${runId} --verify`}>
+      state differs <code>{short}</code>
+    </span>
   )
 }
 
