@@ -48,9 +48,8 @@ def job_environ(environ: Mapping[str, str], tracer: Path, folder: Path, kernels:
 def checked(tracer: Path) -> str:
     """The name of a tracer that can be loaded. Raises TracerUnusable."""
     if not tracer.is_file():
-        raise TracerUnusable(
-            f"{tracer.name or 'no tracer'} is not there; build Accel-Sim's tracer_tool.so and name it with --tracer"
-        )
+        found = f"{tracer.name} is not there" if tracer.name else "no tracer is named"
+        raise TracerUnusable(f"{found}; build Accel-Sim's tracer_tool.so and name it with --tracer")
     with tracer.open("rb") as file:
         if file.read(4) != b"\x7fELF":
             raise TracerUnusable(f"{tracer.name} is no shared library; name Accel-Sim's tracer_tool.so with --tracer")
