@@ -15,6 +15,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -30,6 +31,10 @@ _RETRY_FIRST_S, _RETRY_LIMIT_S = 1.0, 30.0
 _CHUNK_BYTES = 1 << 20
 
 
+class FileRefused(DestinationRefused):
+    """One file that will never be taken, because it is too large; others may be."""
+
+
 class Sent(NamedTuple):
     """A file that has arrived."""
 
@@ -41,7 +46,7 @@ class Store(Protocol):
     """Keeps files by their digest. Sending one again is harmless."""
 
     def send(self, path: Path, name: str) -> Sent:
-        """Returns when the file is safe, and whole. Raises DestinationAway, DestinationRefused."""
+        """Returns when the file is safe, and whole. Raises DestinationAway, DestinationRefused, FileRefused."""
 
     def finish(self, files: Sequence[Sent], job: Job) -> str:
         """All files are there; what the user is told, one sentence. Raises as `send`."""
@@ -100,8 +105,12 @@ class GatewayStore:
         self._port = parts.port or (443 if self._is_secure else 80)
         self._path = f"{parts.path.rstrip('/')}/api"
         self._headers = {"authorization": f"Bearer {token}"}
+        self._is_admitted = False
 
     def send(self, path: Path, name: str) -> Sent:
+        if not self._is_admitted:
+            self._asked("GET", "about", None, {})  # a refusal in the middle of a large body can go unheard
+            self._is_admitted = True
         digest = _digest(path)
         headers = {"content-type": "application/octet-stream", "content-length": str(path.stat().st_size)}
         with path.open("rb") as body:
@@ -118,7 +127,8 @@ class GatewayStore:
     def _asked(self, method: str, path: str, body: Any, headers: dict[str, str]) -> dict[str, Any]:
         connection = self._connection()
         try:
-            connection.request(method, f"{self._path}/{path}", body, {**self._headers, **headers})
+            with suppress(BrokenPipeError, ConnectionResetError):  # it may answer before it has read everything
+                connection.request(method, f"{self._path}/{path}", body, {**self._headers, **headers})
             answer = connection.getresponse()
             status, text = answer.status, answer.read(1 << 16)
         except (OSError, http.client.HTTPException) as error:
@@ -137,7 +147,7 @@ class GatewayStore:
         said = f"{self._host}:{self._port}: {sentence or f'it answered {status}'}"
         if status in (408, 425, 429) or status >= 500:
             raise DestinationAway(said)
-        raise DestinationRefused(said)
+        raise FileRefused(said) if status == 413 else DestinationRefused(said)
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._is_secure:
@@ -158,6 +168,7 @@ class Shipment:
     names: list[str] = field(default_factory=list)  # in order of launch; a repeated launch has the first one's
     sent: dict[str, Sent] = field(default_factory=dict)
     refused: str = ""
+    left_out: list[Path] = field(default_factory=list)  # that the store will never take
     _first: dict[tuple[str, ...], str] = field(default_factory=dict)  # signature -> name
     _waiting: deque[Path] = field(default_factory=deque)
     _deletable: deque[Path] = field(default_factory=deque)
@@ -187,6 +198,10 @@ class Shipment:
                 self._retry_at_s = self.now_s() + self._retry_s
                 say(f"{error}; files wait in {self.folder} and are sent when it is back")
                 break
+            except FileRefused as error:
+                say(f"{path.name} is left out: {error}")
+                self.left_out.append(self._waiting.popleft())
+                continue
             except DestinationRefused as error:
                 self.refused = str(error)
                 say(f"{error}; files stay in {self.folder}")
@@ -218,7 +233,7 @@ class Shipment:
         if self._waiting:
             return f"{len(self._waiting)} files were not sent; they are in {self.folder}: cascade import {self.folder}"
         listed = self.folder / f".{LIST_NAME}.sent"
-        listed.write_text("".join(f"{name}\n" for name in self.names), encoding="utf-8")
+        listed.write_text("".join(f"{name}\n" for name in self.names if name in self.sent), encoding="utf-8")
         try:
             files = [*self.sent.values(), self.store.send(listed, LIST_NAME)]
             return self.store.finish(files, job)

@@ -16,7 +16,7 @@ from cascade_profiler.destinations import BadDestination, DestinationAway, Desti
 from cascade_profiler.orders import Orders
 from cascade_profiler.recorder import Batch
 from cascade_profiler.sass_windows import SassWindows, Switch
-from cascade_profiler.shipment import FolderStore, GatewayStore, Job, Sent, Shipment, store_of
+from cascade_profiler.shipment import FileRefused, FolderStore, GatewayStore, Job, Sent, Shipment, store_of
 
 from tests.factories import fake_simulators
 from tests.fakes.sass_tracer import name_of, raw_kernel
@@ -198,6 +198,41 @@ def test_what_the_store_refuses_stays_and_is_said_once(tmp_path, capsys):
         shipment.pump()
     assert "3 files were not sent" in shipment.finish(Job("job"), 60.0)
     assert capsys.readouterr().err.count("token") == 1
+
+
+def test_a_file_that_is_too_large_is_left_out_of_the_list_and_the_others_are_sent(tmp_path, capsys):
+    class Small(Away):
+        def send(self, path, name):
+            if name == "kernel-2.trace":
+                raise FileRefused("more than the limit")
+            if name == "kernelslist":
+                self.listed = path.read_text()
+            return super().send(path, name)
+
+    store = Small(calls=0)
+    shipment = Shipment(tmp_path / "out", store, 1 << 30)
+    for path in files_in(tmp_path / "out", 3):
+        shipment.take(path)
+    assert shipment.finish(Job("job"), 60.0) == "3 files of job"
+    assert store.listed == "kernel-1.trace\nkernel-3.trace\n"
+    assert [path.name for path in shipment.left_out] == ["kernel-2.trace"]
+    assert (tmp_path / "out" / "kernel-2.trace").exists()
+    assert "kernel-2.trace is left out: more than the limit" in capsys.readouterr().err
+
+
+def test_a_gateway_that_refuses_is_heard_also_in_the_middle_of_a_large_file(tmp_path):
+    path = tmp_path / "kernel-1.trace"
+    path.write_bytes(raw_kernel("_Z1kv") + b"\n" * (8 << 20))
+    with served(tmp_path / "home", fake_simulators(), upload_bytes_limit=1 << 20) as server:
+        with pytest.raises(DestinationRefused, match="token"):
+            GatewayStore(server.url, "another").send(path, path.name)
+        store = GatewayStore(server.url, TOKEN)
+        with pytest.raises((FileRefused, DestinationAway), match=r"CASCADE_UPLOAD_MIB|does not answer"):
+            store.send(path, path.name)
+        path.write_bytes(raw_kernel("_Z1kv"))
+        assert store.send(path, path.name).digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(DestinationAway, match="does not answer"):
+        GatewayStore(server.url, TOKEN).send(path, path.name)
 
 
 def test_addresses_that_keep_no_files_are_refused(tmp_path):
