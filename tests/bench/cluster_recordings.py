@@ -164,7 +164,9 @@ def _sent(cluster: Cluster, records: Sequence[Record]) -> _Times:
 def _follow(cluster: Cluster, trace_id: str, records: Sequence[Record] = ()) -> _Times:
     """Ingest's following of a recording that waits for it, or is sent now."""
     if records:
-        Kafka(cluster.bootstrap).send(records)
+        kafka = Kafka(cluster.bootstrap)
+        kafka.send(records)
+        kafka.close()
     ingest = cluster.processes["ingest", "1"]
     cpu = psutil.Process(ingest.pid).cpu_times()
     began_unix_s = time.time()
