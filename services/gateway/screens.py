@@ -250,8 +250,11 @@ def _unique(names: list[str]) -> list[str]:
 
 
 def export_answer(found: SqlTable, kind: str, provenances: list[str]) -> Response:
-    """CSV says it in a comment on its first line, Parquet in its metadata; both open in DuckDB as they are."""
-    about = f"Cascade; simulated times of traces that are {', '.join(provenances) or 'none yet'}"
+    """CSV says it in a comment on its first line, Parquet in its metadata; both open in DuckDB as they are.
+
+    Without a comma the comment is one cell of a spreadsheet, above the names of the columns.
+    """
+    about = f"Cascade; simulated times of traces that are {' and '.join(provenances) or 'none yet'}"
     if found.is_truncated:
         about += f"; cut off after {found.table.num_rows} rows"
     table = found.table.rename_columns(_unique(found.table.column_names))

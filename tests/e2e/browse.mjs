@@ -315,6 +315,93 @@ const scenarios = {
     forgive(/status of 401/)
     return found
   },
+  /** A moment of a replay: the log as it was then, the hash of the state, and the same end again. A link opens the log at its line. */
+  async moments() {
+    await page.goto(`${options.url}/runs/${options.run}?line=2&q=simulat&token=${options.token}`)
+    await isOver()
+    const pane = page.getByRole('log')
+    await pane.locator('mark').first().waitFor()
+    const linked = await pane.locator('[class*=found]').innerText()
+    const lines = async () => Number((await page.getByText(/^[\d\s]+ lines?$/).first().innerText()).replace(/\D/g, ''))
+    const hash = (words) => page.getByText(words).locator('code').innerText()
+    await page.getByText('identical end state').waitFor()
+    const end = { lines: await lines(), hash: await hash('identical end state') }
+    await page.getByRole('button', { name: 'Next match' }).click()
+    await page.waitForURL((url) => url.searchParams.get('line') !== null && url.searchParams.get('line') !== '2')
+    const next = new URL(page.url()).searchParams.get('line')
+    await scrub(3)
+    await page.waitForURL('**at=3*')
+    await page.getByText('No line had been said by then.').waitFor()
+    await page.getByText(/^state/).locator('code').waitFor()
+    const early = await page.getByText(/^state/).locator('code').innerText()
+    await page.getByRole('button', { name: 'End' }).click()
+    await page.getByText('identical end state').waitFor()
+    await page.waitForFunction((wanted) => [...document.querySelectorAll('span')].some((one) => one.textContent.replace(/\D/g, '') === String(wanted) && /lines?$/.test(one.textContent)), end.lines)
+    return { linked, next, end, early, again: { lines: await lines(), hash: await hash('identical end state') } }
+  },
+
+  /** The timeline by its address: a step by its number, a lane pinned, launches in columns; the same in Compare. */
+  async lanes() {
+    await page.goto(`${options.url}/runs/${options.run}/timeline?token=${options.token}`)
+    const bar = page.getByRole('toolbar', { name: 'Timeline' })
+    await bar.getByText(/^1 (px|launch) = /).waitFor()
+    await page.keyboard.press('Control+k')
+    await page.getByRole('combobox', { name: 'Search and commands' }).or(page.getByPlaceholder('What do you look for?')).first().fill(':step 2')
+    await page.getByRole('option', { name: 'Step 2' }).click()
+    await page.waitForURL('**t0=*')
+    const step = new URL(page.url()).searchParams
+    const canvas = await page.locator('canvas').first().boundingBox()
+    await page.mouse.move(canvas.x + canvas.width / 2, canvas.y + 100)
+    await page.keyboard.press('p')
+    await page.waitForURL('**pins=*')
+    const pinned = new URL(page.url()).searchParams.get('pins')
+    await page.keyboard.press('p') // the pointer is over it still, or over the next one below the pin
+    await bar.getByLabel('Align by').selectOption('kernel')
+    await page.waitForURL('**align=kernel*')
+    await page.waitForTimeout(300)
+    await screen('timeline-kernel')
+    await page.goto(`${options.url}/compare?${options.configs.slice(0, 2).map((config) => `v=${options.run}.${config}`).join('&')}`)
+    await page.getByRole('group', { name: 'Align by' }).getByRole('button', { name: 'kernel' }).click()
+    await page.waitForURL('**align=kernel*')
+    return { step: { t0: step.get('t0'), t1: step.get('t1') }, pinned, compare: page.url() }
+  },
+
+  /** What is beside a kernel and a GPU: measured launches, nearest measured GPU, how often intervals held, drawn trends. */
+  async beside() {
+    await page.goto(`${options.url}/runs/${options.run}/kernels?token=${options.token}`)
+    const table = page.getByRole('table', { name: 'Kernels by signature' })
+    await table.getByRole('row').nth(3).waitFor()
+    await page.waitForFunction(() => {
+      const canvas = document.querySelector('[role=table] canvas')
+      return canvas?.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value > 0)
+    })
+    await table.getByRole('row').nth(2).click()
+    const details = page.getByRole('region', { name: 'Kernel' })
+    await details.getByText(options.histogram).waitFor()
+    const kernel = await details.innerText()
+    await screen('kernel')
+    await page.goto(`${options.url}/runs/${options.run}/accuracy`)
+    await page.getByRole('img', { name: /fell between p10 and p90/ }).first().waitFor()
+    return { kernel, gpus: await page.getByRole('table', { name: 'Error per GPU' }).innerText() }
+  },
+
+  /** A trace dropped on the list of traces, and on a new run. */
+  async dropped() {
+    await page.goto(`${options.url}/${options.on}?token=${options.token}`)
+    await page.getByRole('heading', { level: 1 }).waitFor()
+    const transfer = await page.evaluateHandle((text) => {
+      const carried = new DataTransfer()
+      carried.items.add(new File([text], 'dropped.json', { type: 'application/json' }))
+      return carried
+    }, readFileSync(options.trace, 'utf8'))
+    await page.dispatchEvent('body', 'dragover', { dataTransfer: transfer })
+    await page.getByText('Let go to import').waitFor()
+    await page.dispatchEvent('body', 'drop', { dataTransfer: transfer })
+    const row = page.getByRole('region', { name: 'Import a trace' }).getByRole('listitem')
+    await row.getByText(/kernels?,/).waitFor()
+    return { row: await row.innerText() }
+  },
+
   /** Every screen once: what axe says of it, and its picture where a folder was given. */
   async gallery() {
     await page.goto(`${options.url}/?token=${options.token}`)

@@ -8,6 +8,7 @@ import duckdb
 import pytest
 
 from tests.e2e.processes import cascade, serving
+from tests.factories import kineto_trace
 
 GPUS = ("a100_sxm_80gb", "l4", "l40s", "rtx_4090", "h100_sxm", "h200_sxm", "b200_sxm", "mi300x")
 
@@ -91,3 +92,48 @@ def test_a_run_is_asked_for_by_keyboard_alone(browser, server, sample):
     assert found["cli"].endswith("--gpu 'l4*2' --gpu l40s --gpu h100_sxm:dram_gbps=13400")
     report = server.ask("GET", f"runs/{found['run']}")
     assert [config["gpu"] for config in report["configs"]] == ["l4", "l40s", "h100_sxm:dram_gbps=13400"]
+
+
+@pytest.fixture(scope="module")
+def measured(server, tmp_path_factory):
+    """A small measured trace on its own GPU and on two that nobody measured it on."""
+    file = kineto_trace(tmp_path_factory.mktemp("measured") / "job.json")
+    trace = said(cascade(server.home, "import", str(file), "--json"))["trace_id"]
+    gpus = ("a100_sxm_80gb", "h200_sxm", "l4")
+    report = said(cascade(server.home, "run", trace, *(part for gpu in gpus for part in ("--gpu", gpu)), "--json"))
+    return {"trace": trace, "run": report["run_id"], "configs": [one["config_id"] for one in report["configs"]]}
+
+
+def test_a_moment_of_a_replay_has_its_log_and_its_state(browser, server, sample):
+    found = browser.run("moments", server, run=sample["run"])
+    assert found["linked"].startswith("2")
+    assert int(found["next"]) > 2
+    assert found["again"] == found["end"]
+    assert found["end"]["lines"] > 0
+    assert found["end"]["hash"] == server.ask("GET", f"runs/{sample['run']}")["state_hash"][:8]
+    assert found["early"] != found["end"]["hash"]
+
+
+def test_lanes_are_gone_to_pinned_and_lined_up_by_address(browser, server, sample):
+    found = browser.run("lanes", server, **sample)
+    assert float(found["step"]["t0"]) < float(found["step"]["t1"])
+    assert found["pinned"].startswith("A.")
+    assert "align=kernel" in found["compare"]
+
+
+def test_a_measured_kernel_shows_its_launches_and_each_gpu_what_was_measured_near_it(browser, server, measured):
+    found = browser.run("beside", server, histogram="measured launch", **measured)
+    assert "forward prediction" in found["kernel"]
+    assert "nearest:" in found["gpus"]
+    assert "this GPU" in found["gpus"]
+
+
+def test_where_nothing_was_measured_it_says_so(browser, server, sample):
+    found = browser.run("beside", server, histogram="No launch of it was measured", **sample)
+    assert "mi300x" not in found["gpus"] or "another class" in found["gpus"]
+
+
+@pytest.mark.parametrize("on", ["traces", "new"])
+def test_a_trace_may_be_dropped_wherever_traces_are_listed(browser, server, tmp_path, on):
+    found = browser.run("dropped", server, on=on, trace=str(kineto_trace(tmp_path / "job.json")))
+    assert "kernels" in found["row"]

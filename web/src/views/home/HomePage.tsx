@@ -1,25 +1,26 @@
 import { useQuery } from '@tanstack/react-query'
 import { getRouteApi, Link } from '@tanstack/react-router'
 import { useMemo } from 'react'
-import { api, type ListedRun, type ListedTrace } from '../../lib/api'
-import { count, counted, dateAndClock, MISSING, range, time, timeUnit } from '../../lib/format'
+import { api, type ListedRun } from '../../lib/api'
+import { count, counted } from '../../lib/format'
 import { screens } from '../../lib/screens'
-import { logMs, ms } from '../../lib/units'
-import { PROVENANCE, provenanceOf, STATUS } from '../../lib/words'
-import { DataTable, type Column } from '../DataTable'
-import { Interval, scaleOf } from '../Interval'
+import { PROVENANCE, STATUS } from '../../lib/words'
+import { DataTable } from '../DataTable'
 import { Problem } from '../Problem'
-import { Provenance } from '../Provenance'
 import { Empty, Loading } from '../States'
-import { Status } from '../Status'
 import { ExampleButton } from './Example'
 import styles from './HomePage.module.css'
 import { Imports } from './Imports'
+import { runColumns } from '../runs/runColumns'
+import { traceColumns } from '../traces/traceColumns'
 
 const route = getRouteApi('/')
 const BUSY_POLL_MS = 1000
 const CALM_POLL_MS = 10_000
 const RUNS_SHOWN = 1000
+
+/** Home has a row of a trace at a glance, and a way to ask about it. */
+const HOME_TRACE_COLUMNS = traceColumns(['name', 'provenance', 'status', 'model', 'gpu', 'kernels', 'uploaded', 'new'])
 
 /** What exists, what is running, and how to start. */
 export function HomePage() {
@@ -98,7 +99,7 @@ export function HomePage() {
             <h2 id="traces">Traces</h2>
             <span className={styles.total}>{shownTraces.length === traces.data.length ? counted(traces.data.length, 'trace') : `${count(shownTraces.length)} of ${count(traces.data.length)}`}</span>
           </div>
-          <DataTable label="Traces" rows={shownTraces} columns={TRACE_COLUMNS} keyOf={(trace) => trace.trace_id} rowPx={40} maxHeight={360} empty={<Empty>No trace matches.</Empty>} />
+          <DataTable label="Traces" rows={shownTraces} columns={HOME_TRACE_COLUMNS} keyOf={(trace) => trace.trace_id} rowPx={40} maxHeight={360} empty={<Empty>No trace matches.</Empty>} />
         </section>
       )}
       {!isEmpty && runs.data && !isFiltered && !runs.data.runs.some((run) => run.trace_name?.includes('opt-125m')) && (
@@ -162,93 +163,3 @@ function RunTable({ runs, sort, isDescending, isFiltered, onSort }: RunTableProp
     />
   )
 }
-
-function runColumns(runs: readonly ListedRun[]): readonly Column<ListedRun>[] {
-  const estimateOf = ({ best }: ListedRun) => best && { value: ms(best.value), p10: ms(best.p10), p90: ms(best.p90) }
-  const estimates = runs.map(estimateOf)
-  const unit = timeUnit(estimates.flatMap((one) => (one ? [one.value] : [])))
-  const scale = scaleOf(estimates)
-  return [
-    {
-      id: 'trace',
-      title: 'Trace',
-      width: 220,
-      grows: true,
-      isSticky: true,
-      sortBy: (run) => run.trace_name,
-      cell: (run) => (
-        <Link to="/runs/$runId" params={{ runId: run.run_id }}>
-          {run.name ? `${run.name} · ` : ''}
-          {run.trace_name ?? run.trace_id}
-        </Link>
-      ),
-    },
-    { id: 'prov', title: 'Provenance', width: 152, sortBy: (run) => run.provenance, cell: (run) => <Provenance kind={provenanceOf(run.provenance)} /> },
-    { id: 'status', title: 'Status', width: 112, sortBy: (run) => run.status, cell: (run) => <Status word={STATUS[run.status] ?? run.status} /> },
-    { id: 'gpus', title: 'GPUs', width: 56, isNumber: true, sortBy: (run) => run.config_count, cell: (run) => count(run.config_count) },
-    { id: 'fastest', title: 'Fastest', width: 132, sortBy: (run) => run.best?.gpu ?? null, cell: (run) => (run.best ? <code>{run.best.gpu}</code> : MISSING) },
-    {
-      id: 'best',
-      title: 'TPOT or TTFT',
-      unit,
-      width: 264,
-      sortBy: (run) => run.best?.value ?? null,
-      cell: (run) => {
-        const estimate = estimateOf(run)
-        if (!estimate || !run.best) return MISSING
-        return (
-          <span className={styles.best} title={`${time(estimate.value, unit)} ${unit}, ${range(estimate.p10, estimate.p90, unit)}`}>
-            <span className={styles.metric}>{run.best.metric.toUpperCase()}</span>
-            <Interval estimate={estimate} unit={unit} scale={scale} color="accent" />
-          </span>
-        )
-      },
-    },
-    { id: 'asked', title: 'Asked', width: 104, isNumber: true, sortBy: (run) => run.requested_at_ms, cell: (run) => asked(run.requested_at_ms) },
-    { id: 'run', title: 'Run', width: 112, cell: (run) => <code>{run.run_id}</code> },
-  ]
-}
-
-// --- traces -----------------------------------------------------------------------------------------------------------
-
-const TRACE_COLUMNS: readonly Column<ListedTrace>[] = [
-  {
-    id: 'name',
-    title: 'Name',
-    width: 240,
-    grows: true,
-    isSticky: true,
-    cell: (trace) => (
-      <>
-        <Link to="/traces/$traceId" params={{ traceId: trace.trace_id }}>
-          {trace.name ?? trace.trace_id}
-        </Link>
-        {trace.reason && (
-          <span className={styles.reason} title={trace.reason}>
-            {trace.reason}
-          </span>
-        )}
-      </>
-    ),
-  },
-  { id: 'prov', title: 'Provenance', width: 172, cell: (trace) => <Provenance kind={provenanceOf(trace.provenance)} /> },
-  { id: 'status', title: 'Status', width: 112, cell: (trace) => <Status word={trace.is_truncated === true ? 'truncated' : (STATUS[trace.status] ?? trace.status)} /> },
-  { id: 'model', title: 'Model', width: 176, cell: (trace) => trace.model ?? 'not given' },
-  { id: 'gpu', title: 'Recorded on', width: 136, cell: (trace) => (trace.source_gpu ? <code>{trace.source_gpu}</code> : MISSING) },
-  { id: 'kernels', title: 'Kernels', width: 88, isNumber: true, cell: (trace) => (trace.kernels === null ? MISSING : count(trace.kernels)) },
-  { id: 'imported', title: 'Imported', width: 136, isNumber: true, cell: (trace) => asked(trace.uploaded_at_ms) },
-  {
-    id: 'new',
-    title: 'Ask',
-    width: 96,
-    isNumber: true,
-    cell: (trace) =>
-      trace.status === 'complete' && (
-        <Link to="/new" search={{ trace: trace.trace_id }} aria-label={`New run of ${trace.name ?? trace.trace_id}`}>
-          New run
-        </Link>
-      ),
-  },
-]
-
-const asked = (at: number | null) => (at === null ? MISSING : dateAndClock(logMs(at), logMs(Date.now())))

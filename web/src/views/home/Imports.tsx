@@ -14,8 +14,13 @@ interface Import {
   readonly options: UploadOptions
 }
 
+interface ImportsProps {
+  /** Nothing is shown before something is dropped: for pages that are about something else. */
+  readonly isQuiet?: boolean
+}
+
 /** Drop files anywhere on the page, or choose them; each import has a row until it is closed. */
-export function Imports() {
+export function Imports({ isQuiet = false }: ImportsProps) {
   const [imports, setImports] = useState<readonly Import[]>([])
   const [options, setOptions] = useState(NO_OPTIONS)
   const nextKey = useRef(0)
@@ -27,6 +32,7 @@ export function Imports() {
     setImports((now) => [{ key, files, options: chosen }, ...now])
   }
   const isOver = useDrop((files) => start(files, options))
+  if (isQuiet && !isOver && imports.length === 0) return null
   return (
     <section className={`panel ${styles.zone} ${isOver ? styles.over : ''}`} aria-label="Import a trace">
       <div className={styles.head}>

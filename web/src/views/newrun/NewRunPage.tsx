@@ -7,6 +7,7 @@ import { CLASS_WORD, classOf, letter, shortName, type GpuClass } from '../../lib
 import { screens } from '../../lib/screens'
 import { provenanceOf } from '../../lib/words'
 import { DEFAULT_GPUS } from '../home/Example'
+import { Imports } from '../home/Imports'
 import { Problem } from '../Problem'
 import { Provenance } from '../Provenance'
 import { sortedRows, type SortKey } from '../sorting'
@@ -73,6 +74,7 @@ export function NewRunPage() {
       }}
     >
       <h1>New run</h1>
+      <Imports isQuiet />
       <div className={styles.columns}>
         <div className={styles.left}>
           <section className={`panel ${styles.panel}`}>
@@ -80,7 +82,7 @@ export function NewRunPage() {
             {traces.error && <Problem error={traces.error} onRetry={() => void traces.refetch()} />}
             {traces.data && usable.length === 0 ? (
               <p>
-                No trace is here yet. <Link to="/">Import one</Link> or open the example there.
+                No trace is here yet. Drop one here, or <Link to="/">open the example</Link>.
               </p>
             ) : (
               <div className={styles.trace}>

@@ -1,17 +1,13 @@
 import { useQuery } from '@tanstack/react-query'
 import { getRouteApi, Link } from '@tanstack/react-router'
 import { useMemo } from 'react'
-import { api, type ListedRun } from '../../lib/api'
-import { count, counted, dateAndClock, timeUnit } from '../../lib/format'
-import { logMs, ms } from '../../lib/units'
-import { provenanceOf, STATUS } from '../../lib/words'
-import { DataTable, type Column } from '../DataTable'
-import { Interval, scaleOf } from '../Interval'
+import { api } from '../../lib/api'
+import { count, counted } from '../../lib/format'
+import { DataTable } from '../DataTable'
 import { Page } from '../Page'
 import { Problem } from '../Problem'
-import { Provenance } from '../Provenance'
 import { Empty, Loading } from '../States'
-import { Status } from '../Status'
+import { runColumns } from './runColumns'
 import styles from './RunsPage.module.css'
 
 const route = getRouteApi('/runs')
@@ -35,7 +31,7 @@ export function RunsPage() {
       ),
     [runs.data, wanted],
   )
-  const columns = useMemo(() => columnsOf(shown), [shown])
+  const columns = useMemo(() => runColumns(shown), [shown])
   return (
     <Page
       title="Runs"
@@ -85,57 +81,4 @@ export function RunsPage() {
       )}
     </Page>
   )
-}
-
-function columnsOf(runs: readonly ListedRun[]): readonly Column<ListedRun>[] {
-  const estimateOf = ({ best }: ListedRun) => best && { value: ms(best.value), p10: ms(best.p10), p90: ms(best.p90) }
-  const estimates = runs.map(estimateOf)
-  const unit = timeUnit(estimates.flatMap((one) => (one ? [one.value] : [])))
-  const scale = scaleOf(estimates)
-  return [
-    {
-      id: 'trace',
-      title: 'Trace',
-      width: 220,
-      grows: true,
-      isSticky: true,
-      sortBy: (run) => run.trace_name,
-      cell: (run) => (
-        <Link to="/runs/$runId" params={{ runId: run.run_id }}>
-          {run.trace_name ?? run.trace_id}
-        </Link>
-      ),
-    },
-    { id: 'prov', title: 'Provenance', width: 150, sortBy: (run) => run.provenance, cell: (run) => <Provenance kind={provenanceOf(run.provenance)} /> },
-    { id: 'status', title: 'Status', width: 180, sortBy: (run) => run.status, cell: (run) => <Status word={STATUS[run.status] ?? run.status} /> },
-    { id: 'gpus', title: 'GPUs', width: 72, isNumber: true, sortBy: (run) => run.config_count, cell: (run) => count(run.config_count) },
-    { id: 'fastest', title: 'Fastest', width: 200, sortBy: (run) => run.best?.gpu ?? null, cell: (run) => run.best && <code>{run.best.gpu}</code> },
-    {
-      id: 'best',
-      title: 'TPOT or TTFT',
-      unit,
-      width: 260,
-      isNumber: true,
-      sortBy: (run) => run.best?.value ?? null,
-      cell: (run) => {
-        const estimate = estimateOf(run)
-        return estimate && run.best ? (
-          <span className={styles.best}>
-            <span className={styles.metric}>{run.best.metric.toUpperCase()}</span>
-            <Interval estimate={estimate} unit={unit} scale={scale} color="accent" />
-          </span>
-        ) : (
-          '–'
-        )
-      },
-    },
-    {
-      id: 'asked',
-      title: 'Asked',
-      width: 150,
-      sortBy: (run) => run.requested_at_ms,
-      cell: (run) => (run.requested_at_ms === null ? '–' : dateAndClock(logMs(run.requested_at_ms), logMs(Date.now()))),
-    },
-    { id: 'run', title: 'Run', width: 150, sortBy: (run) => run.run_id, cell: (run) => <code>{run.run_id}</code> },
-  ]
 }
