@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
+import psutil
 import pyarrow as pa
 from aiokafka import AIOKafkaProducer
 from cascade_schemas.events import (
@@ -72,13 +73,16 @@ def simulate(cluster: Cluster) -> None:
         time.sleep(5)  # partitions are dealt again
         if count == 1:
             _simulated_s(cluster, "warm", configs(8, first=5000))
+        workers = [process for (service, _), process in cluster.processes.items() if service == "simworker"]
+        cpu_s = [_cpu_s(process) for process in workers]
         planned_s, simulated_s = _simulated_s(
             cluster, f"of-{count}", configs(CONFIGS_OF_A_RUN, first=1000 + count * 300)
         )
         tasks = CONFIGS_OF_A_RUN * TASK_COUNT
         print(
             f"{count} simworkers: {tasks / simulated_s / 1e3:.0f} k tasks/s ({tasks} tasks of {CONFIGS_OF_A_RUN} configs in"
-            f" {simulated_s:.1f} s; planned at {tasks / planned_s / 1e3:.0f} k tasks/s)",
+            f" {simulated_s:.1f} s; planned at {tasks / planned_s / 1e3:.0f} k tasks/s),"
+            f" {tasks / (sum(map(_cpu_s, workers)) - sum(cpu_s)) / 1e3:.0f} k tasks per CPU second of theirs",
             flush=True,
         )
 
@@ -138,7 +142,7 @@ def aggregate(cluster: Cluster) -> None:
         results = _results_of(cluster, f"aggregate-{name}", configs(config_count, first=10_000 + config_count))
         records = list(_cut(results, rows_per_record))
         aggregator = cluster.processes["aggregator", "1"]
-        before = _stored(port)
+        before, cpu_s = _stored(port), _cpu_s(aggregator)
         aggregator.send_signal(signal.SIGSTOP)
         asyncio.run(_send(cluster.bootstrap, records))
         began_s, began_unix_s = time.monotonic(), time.time()
@@ -151,7 +155,8 @@ def aggregate(cluster: Cluster) -> None:
             print(
                 f"aggregator, {rows_per_record} results a record: {rows / stored_s:.0f} results/s,"
                 f" {len(records) / stored_s:.0f} records/s into DuckDB ({rows} in {stored_s:.1f} s; run predicted and ended"
-                f" after {ended_s:.1f} s)",
+                f" after {ended_s:.1f} s, {rows / (_cpu_s(aggregator) - cpu_s):.0f} results per CPU second, predictions"
+                " included)",
                 flush=True,
             )
     _catch_up(cluster, port)
@@ -201,14 +206,18 @@ def push(cluster: Cluster) -> None:
             viewer = context.Process(target=_watch, args=(server, run_id, len(records), heard))
             viewer.start()
             assert heard.get() == []  # subscribed
+            before_s = _cpu_s(gateway), _cpu_s(cluster.processes["aggregator", "1"])
             _send_paced(cluster.bootstrap, [tuple(one) for one in records], RESULTS_PER_S / rows_per_record)
             latencies = sorted(heard.get())
             viewer.join()
+            after_s = _cpu_s(gateway), _cpu_s(cluster.processes["aggregator", "1"])
+            each_ms = [(b - a) / len(records) * 1e3 for a, b in zip(before_s, after_s, strict=True)]
             at = [latencies[int(len(latencies) * share)] for share in (0.5, 0.95, 0.99)]
             print(
                 f"result to viewer, {RESULTS_PER_S} results/s in records of {rows_per_record}: p50 {at[0]:.0f} ms, p95"
                 f" {at[1]:.0f} ms, p99 {at[2]:.0f} ms, worst {latencies[-1]:.0f} ms over {len(latencies)} records (goal p95"
-                f" < 250 ms); load average {os.getloadavg()[0]:.1f}",
+                f" < 250 ms); gateway {each_ms[0]:.2f} and aggregator {each_ms[1]:.2f} CPU ms a record; load average"
+                f" {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
     finally:
@@ -395,6 +404,12 @@ def _lag(port: int) -> float:
     """Records of all owned partitions that are not stored yet; infinite before anything is known."""
     lags = [float(value) for value in re.findall(r"^cascade_lag_records\{[^}]*\} (\S+)$", _metrics(port), re.MULTILINE)]
     return sum(lags) if lags else float("inf")
+
+
+def _cpu_s(process: subprocess.Popen[bytes]) -> float:
+    """What the program has computed so far: other work on the machine is not in it."""
+    times = psutil.Process(process.pid).cpu_times()
+    return float(times.user + times.system)
 
 
 def _stored(port: int) -> float:

@@ -34,7 +34,11 @@ def run() -> None:
             say("1 M launches x 8 GPUs", figures(chromium, server, "timeline", run=large.RUN), goal="p95 < 33 ms")
             say("1 M log lines", figures(chromium, server, "log", run="run-0000"), goal="p95 < 33 ms")
             say("1,000 runs", figures(chromium, server, "list"), goal="< 300 ms")
-            say("what-if of 1 M launches, by slider", figures(chromium, server, "whatif", run=large.RUN), goal="< 100 ms")
+            say(
+                "what-if of 1 M launches, by slider",
+                figures(chromium, server, "whatif", run=large.RUN),
+                goal="< 100 ms",
+            )
             say("seek", figures(chromium, server, "seek", run=large.RUN), goal="p95 < 50 ms")
     say("event to pixel, 1,000 events/s, a second viewer that reads nothing", latency(chromium), goal="p95 < 250 ms")
 
