@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -33,10 +34,19 @@ from services.runtime.engine import Engine, ImportOptions, Refused, Report
 from services.runtime.local import LocalEngine
 from services.runtime.remote import RemoteEngine, ServerFile, left_token, read_server_file
 from services.runtime.settings import BadSetting, Settings
+from services.simworker.calibration.measured import FOLDER, NoGpu, NothingLearned, constants_of
 from services.simworker.calibration.validate import InvalidPairs, validate
 from services.simworker.simulators.catalog import simulators
 from services.start import SASS_HELP, add_sass_arguments, sass
-from services.tables import gpu_table, run_table, sql_table, trace_summary, validation_table, what_if_text
+from services.tables import (
+    gpu_table,
+    measured_text,
+    run_table,
+    sql_table,
+    trace_summary,
+    validation_table,
+    what_if_text,
+)
 
 SAMPLES = {
     "opt-125m": ("k22_vllm0.32_cpu_opt-125m_steps", "facebook/opt-125m"),
@@ -57,6 +67,8 @@ _MENDABLE = (
     BaselineError,
     HomeInUse,
     InvalidPairs,
+    NoGpu,
+    NothingLearned,
     Refused,
     UnknownGpu,
     UnknownModel,
@@ -129,10 +141,18 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("validate", _validate, "Score predictions on measured pairs of GPUs, beside two baselines.")
     sub.add_argument("pairs", type=Path, metavar="PAIRS.parquet")
 
-    sub = command("calibrate", _calibrate, "Refit every constant from latency tables.")
-    sub.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="holds silicon/calibration/*.parquet")
+    sub = command(
+        "calibrate", _calibrate, "Fit constants: all of them to latency tables, or one GPU's to a sweep of it."
+    )
+    source = sub.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path, metavar="FOLDER", help="refit all; holds silicon/calibration/*.parquet")
+    source.add_argument("--measure", action="store_true", help="time kernels on this machine's GPU for under a minute")
+    sub.add_argument("--gpu", metavar="ID", help="with --measure: which known GPU this is, where its name does not say")
     sub.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="where constants are written; default: the program's own"
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="where constants are written; default: the program's own, or with --measure those of this installation",
     )
 
     sub = command("sql", _sql, "Ask the tables: one SELECT over traces, runs, configs, steps, kernels, families.")
@@ -368,7 +388,11 @@ def _validate(arguments: argparse.Namespace, _: Settings) -> int:
     return 0
 
 
-def _calibrate(arguments: argparse.Namespace, _: Settings) -> int:
+def _calibrate(arguments: argparse.Namespace, settings: Settings) -> int:
+    if arguments.measure:
+        return _calibrate_by_measuring(arguments, settings)
+    if arguments.gpu:
+        raise BadInput("--gpu goes with --measure: tables name their GPUs themselves")
     if not (arguments.data / "silicon" / "calibration").is_dir():
         raise BadInput(f"{arguments.data}: has no silicon/calibration folder with latency tables")
     try:
@@ -377,6 +401,22 @@ def _calibrate(arguments: argparse.Namespace, _: Settings) -> int:
         raise BadInput(f"calibrating needs {error.name}: .venv/bin/pip install {error.name}") from error
     out = ["--out", str(arguments.out)] if arguments.out else []
     return fit.main(["--data", str(arguments.data), *out])
+
+
+def _calibrate_by_measuring(arguments: argparse.Namespace, settings: Settings) -> int:
+    try:
+        from services.simworker.calibration.measure import measure_here  # noqa: PLC0415 - as fit
+        from services.simworker.calibration.sweep import TorchClock  # noqa: PLC0415
+    except ImportError as error:
+        raise BadInput(f"calibrating needs {error.name}: .venv/bin/pip install {error.name}") from error
+    folder = arguments.out or settings.home / FOLDER
+    today = datetime.now(tz=UTC).date().isoformat()
+    report = measure_here(
+        TorchClock.open(), arguments.gpu, constants_of(settings.home), folder, today,
+        lambda line: print(f"cascade: {line}", file=sys.stderr),
+    )  # fmt: skip
+    _print(arguments, report, measured_text)
+    return 0
 
 
 # --- replay, sql, export, gpus ------------------------------------------------------------------------------------

@@ -234,5 +234,16 @@ def validation_table(rows: Sequence[Report]) -> RenderableType:
     return Group(table, *(Text(line) for line in refused))
 
 
+def measured_text(report: Report) -> str:
+    """What measuring a GPU gained."""
+    lines = [f"{report['gpu']}: written to {report['file']}"]
+    lines += [
+        f"  {row['form']} {row['variant']}, {row['points']} points: median error {_percent(row['median_ape_before'])}"
+        f" before, {_percent(row['median_ape'])} cross-validated"
+        for row in report["forms"]
+    ]
+    return "\n".join(lines)
+
+
 def _percent(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.1%}"

@@ -22,6 +22,7 @@ from services.runtime.loglines import LogLines
 from services.runtime.nearness import known_errors
 from services.runtime.receipt import receipt
 from services.simworker.calibration.accuracy_map import accuracy_map
+from services.simworker.calibration.measured import constants_of
 from services.simworker.simulators.analytic.simulator import AnalyticSimulator
 from services.simworker.simulators.quantities import quantities
 
@@ -47,7 +48,7 @@ class Screens:
     ) -> None:
         self._embedded = embedded
         self._store = embedded.store
-        self._analytic = AnalyticSimulator(1)
+        self._analytic = AnalyticSimulator(1, constants_of(embedded.settings.home))
         self._reader = reader
         self._lines = LogLines(reader)
         self._trace_known = trace_known

@@ -24,8 +24,9 @@ from services.kernels.correction import relation
 from services.kernels.work import Floats
 from services.simworker.calibration.constants import Constants, shipped_constants
 from services.simworker.calibration.fit import residuals_of
-from services.simworker.calibration.residual import residuals_with, tabulated
+from services.simworker.calibration.residual import learn, residuals_with
 from services.simworker.calibration.tables import SHAPE_COLUMNS, Sample, read_samples
+from services.simworker.calibration.unseen import unseen
 from services.simworker.calibration.validate import validate
 from services.simworker.simulators.analytic.residual import AXES, coordinates
 from services.simworker.simulators.analytic.simulator import AnalyticSimulator
@@ -66,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     dev = options.data / "silicon" / "pairs_dev.parquet"
     found = {"pairs_test": validate(test, detailed=True), "pairs_dev": validate(dev, detailed=True)}
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(page(constants, found, known(constants, samples), off_grid(constants, samples)), "utf-8")
+    own, beyond, new = known(constants, samples), off_grid(constants, samples), unseen(constants, samples)
+    options.out.write_text(page(constants, found, own, beyond, new), "utf-8")
     print(f"wrote {test} and {options.out}")
     return 0
 
@@ -167,7 +169,8 @@ def off_grid(constants: Constants, samples: Sequence[Sample]) -> list[dict[str, 
             out = _every_fourth(x[AXES[sample.form].index(name)])
             if out.sum() < _ROWS_MIN or (~out).sum() < 100:
                 continue
-            table = tabulated(constants, rows.take(~out))
+            learned = learn(constants, rows.take(~out))
+            table = learned[0] if learned is not None else None
             after, _, _ = residuals_with(constants, sample.form, group.parameters, table, rows.take(out))
             serving = cold[out] if cold[out].sum() >= _ROWS_MIN else np.ones(int(out.sum()), dtype=bool)
             row[name] = float(np.median(np.abs(np.expm1(after[serving]))))
@@ -185,6 +188,7 @@ def page(
     found: Mapping[str, Sequence[Mapping[str, Any]]],
     own: Sequence[Mapping[str, Any]],
     beyond: Sequence[Mapping[str, Any]],
+    new: Sequence[Mapping[str, Any]],
 ) -> str:
     lines = [
         "# Accuracy",
@@ -217,11 +221,28 @@ def page(
     for r in beyond:
         axes = ", ".join(f"{name} {_percent(r[name])}" for name in _OFF_GRID[r["form"]] if name in r)
         lines.append(f"| {r['form']} | {r['gpu']} | {_percent(r['form_alone'])} | {_percent(r['all'])} | {axes} |")
+    lines += _of_new_gpus(new)
     for table, rows in found.items():
         lines += _map_of(table, [r for r in rows if r["rows"] != "refused"])
     lines += ["", "## Published numbers", "", "As their authors report them, on other kernels and GPUs.", ""]
     lines += [_PUBLISHED, ""]
     return "\n".join(lines)
+
+
+def _of_new_gpus(new: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    yield from ["", "## A GPU that was never measured", "", (
+        "Each GPU predicted by the others' constants and tables alone, as if it had never been measured (*GPU*: its "
+        "relatives were), or no GPU of its programming class (*class*). *By*: whose constants stand in. *Median* and "
+        "what follows are of serving rows, *all* is the median of all rows, *covered* the share inside p10 to p90."
+    ), ""]  # fmt: skip
+    yield "| op | variant | GPU | unknown | by | n | form | median | all | mean | p90 | bias | covered |"
+    yield "|" + "---|" * 13
+    names = ("form_alone", "median", "median_of_all", "mean", "p90", "bias", "covered")
+    for r in new:
+        yield (
+            f"| {r['form']} | {r['variant']} | {r['gpu']} | {r['unknown']} | {r['by']} | {r['n']} | "
+            + " | ".join(_percent(r[name]) for name in names) + " |"
+        )  # fmt: skip
 
 
 def _map_of(table: str, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:

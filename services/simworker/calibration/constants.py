@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -13,7 +13,7 @@ from typing import Any
 
 from cascade_schemas.gpu import GpuSpec
 
-from services.simworker.simulators.analytic.residual import Residual, from_json
+from services.simworker.simulators.analytic.learned import Learned, from_json
 
 FORMS = ("gemm", "prefill", "decode", "mla", "moe", "rowwise", "collective")
 
@@ -37,7 +37,7 @@ class Constants:
     candidates: Mapping[str, tuple[tuple[int, ...], ...]]  # what competes in a form: tiles and splits
     rules: Mapping[str, Any]  # rules.json: what was chosen, not fitted
     digest: str
-    residuals: Mapping[tuple[str, str, str], Residual] = field(default_factory=dict)
+    residuals: Mapping[tuple[str, str, str], Learned] = field(default_factory=dict)
     """(form, variant, GPU) -> what its own table says beyond the form."""
 
     @property
@@ -55,8 +55,17 @@ class Constants:
             groups = variants.get(candidate, {})
             for level in levels(gpu, self.rules["kin"]["value"]):
                 if level in groups:
-                    return candidate, groups[level]
+                    return candidate, self._as_seen_by(gpu, form, candidate, groups[level])
         raise MissingConstants(f"no constants of {form} {variant!r} for {gpu.gpu}; run `cascade calibrate`")
+
+    def _as_seen_by(self, gpu: GpuSpec, form: str, variant: str, group: Group) -> Group:
+        """Constants of another programming class carry over less: rules.json says what is taken, and how sure it is."""
+        if not group.level.startswith("class:") or group.level == f"class:{gpu.programming_class}":
+            return group
+        change = self.rules["unseen_class"]["value"][form]
+        least = change["least_sigmas"].get(variant, change["least_sigmas"]["*"])
+        sigmas = tuple(max(both) for both in zip(group.sigmas, least, strict=True))
+        return Group(group.level, {**group.parameters, **change.get("set", {})}, sigmas)
 
     def _mixed(self, variant: str, gpu: GpuSpec) -> tuple[str, Group]:
         """Both attention forms' constants; the wider sigma of the two, as neither was measured so."""
@@ -66,6 +75,26 @@ class Constants:
         parameters |= {f"decode.{name}": value for name, value in decodes.parameters.items()}
         sigmas = tuple(max(both) for both in zip(chunks.sigmas, decodes.sigmas, strict=True))
         return found, Group(chunks.level, parameters, sigmas)
+
+
+class _Tables(Mapping[tuple[str, str, str], Learned]):
+    """Unpacked when first asked for: a run needs those of its GPUs, and unpacking all takes a tenth of a second."""
+
+    def __init__(self, packed: Mapping[tuple[str, str, str], Mapping[str, Any]]) -> None:
+        self._packed = packed
+        self._unpacked: dict[tuple[str, str, str], Learned] = {}
+
+    def __getitem__(self, key: tuple[str, str, str]) -> Learned:
+        found = self._unpacked.get(key)
+        if found is None:
+            found = self._unpacked[key] = from_json(self._packed[key])
+        return found
+
+    def __iter__(self) -> Iterator[tuple[str, str, str]]:
+        return iter(self._packed)
+
+    def __len__(self) -> int:
+        return len(self._packed)
 
 
 def levels(gpu: GpuSpec, kin: Mapping[str, list[str]]) -> list[str]:
@@ -95,7 +124,7 @@ def load_constants(folder: Traversable) -> Constants:
         candidates={name: tuple(tuple(c) for c in v["value"]) for name, v in rules["candidates"].items()},
         rules=rules,
         digest=hashlib.sha256(whole.encode()).hexdigest()[:16],
-        residuals={_named(key): from_json(table) for key, table in tables.items()},
+        residuals=_Tables({_named(key): table for key, table in tables.items()}),
     )
 
 

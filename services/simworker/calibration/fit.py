@@ -24,12 +24,12 @@ import numpy as np
 from cascade_schemas.gpu import load_gpu
 from numpy.typing import NDArray
 
-from services.kernels.work import Floats, WorkTable
+from services.kernels.work import Floats
 from services.simworker.calibration.constants import FORMS, Constants, Group, levels, load_constants
 from services.simworker.calibration.tables import Companion, Sample, read_samples
 from services.simworker.simulators.analytic.collective import PROTOCOLS
-from services.simworker.simulators.analytic.columns import GpuColumns, Limits
-from services.simworker.simulators.analytic.simulator import limits_of
+from services.simworker.simulators.analytic.columns import GpuColumns
+from services.simworker.simulators.analytic.simulator import form_us_as_sold, limits_of
 from services.simworker.simulators.base import Z90
 from services.simworker.simulators.roofline import flop_rate
 
@@ -119,7 +119,7 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
 }
 # MLA's FP8 kernels of Hopper convert keys at a pace that no rate of the chip limits: a second start finds that valley.
 _MLA_STEP = Range(0.02, 1e-5, 0.2)
-_RANGES_OF = {
+FORM_RANGES = {
     **RANGES,
     "mla": {**RANGES["decode"], "step": _MLA_STEP, "rows": Range(1.5, 0.01, 40)},
     "moe": RANGES["gemm"],
@@ -171,11 +171,11 @@ def fit_form(form: str, samples: Sequence[Sample], folder: Path) -> dict[str, di
     variants = sorted({s.variant for s in samples})
     stored: dict[str, dict[str, Any]] = {}
     for variant in variants:
-        of_variant = _merged(s for s in samples if s.variant == variant)
+        of_variant = merged(s for s in samples if s.variant == variant)
         groups: dict[str, Any] = {}
         for sample in of_variant:
             print(f"  {form} {variant} {sample.gpu}", file=sys.stderr, flush=True)
-            groups[f"gpu:{sample.gpu}"] = _fit_group(form, constants, [sample])
+            groups[f"gpu:{sample.gpu}"] = fit_group(form, constants, [sample])
         for level in sorted({v for s in of_variant for v in levels(load_gpu(s.gpu), {})[1:]}):
             members = [s for s in of_variant if level in levels(load_gpu(s.gpu), {})]
             groups[level] = _fit_pool(form, constants, members, groups)
@@ -189,21 +189,11 @@ def predicted_us(form: str, constants: Constants, parameters: Mapping[str, float
     """The whole measured call: the kernel by these constants, its companions by theirs (their own form: by these
     too).
     """
-    total: Floats = limits_of_sample(form, constants, parameters, sample.gpu, sample.work).total[0]
+    total: Floats = form_us_as_sold(constants, form, parameters, sample.gpu, sample.work)
     for companion in sample.companions:
         if companion.form == form:
-            total = total + limits_of_sample(form, constants, parameters, sample.gpu, companion.work).total[0]
+            total = total + form_us_as_sold(constants, form, parameters, sample.gpu, companion.work)
     return total
-
-
-def limits_of_sample(
-    form: str, constants: Constants, parameters: Mapping[str, float], gpu: str, work: WorkTable
-) -> Limits:
-    """One form with one set of constants on a GPU as it is sold."""
-    spec = load_gpu(gpu)
-    p = {name: np.array([[value]]) for name, value in parameters.items()}
-    flop = np.array([[flop_rate(str(work.text("math")[0]), spec)[0] / 1e6]])
-    return limits_of(constants, form, p, GpuColumns.of([spec]), flop, work)
 
 
 def companions_us(form: str, constants: Constants, sample: Sample) -> Floats:
@@ -231,7 +221,7 @@ def companion_us(constants: Constants, companion: Companion, gpu: str) -> Floats
     return total
 
 
-def _fit_group(
+def fit_group(
     form: str, constants: Constants, samples: Sequence[Sample], own: Sequence[Mapping[str, float]] = ()
 ) -> dict[str, Any] | None:
     """`own`: constants of the members of a pool, by themselves."""
@@ -252,7 +242,7 @@ def _fit_group(
     parameters = best[1]
     held = [s.take(s.left_out & ~s.scored) for s in samples]
     residuals = [residuals_of(form, constants, parameters, s) for s in held]
-    sigmas = _sigmas(constants, residuals)
+    sigmas = sigmas_of(constants, residuals)
     if all(s.resolution_us >= _EAGER_RESOLUTION_US for s in usable):
         parameters = {**parameters, "floor": _FLOOR_US[form]}
         sigmas = [max(sigma, least) for sigma, least in zip(sigmas, _UNMEASURED_SIGMAS, strict=True)]
@@ -295,14 +285,14 @@ def _fit_pool(
         group["sigmas_from"] = "assumed: no second GPU of this kind was measured"
         return group
     parameters = {s.gpu: own[f"gpu:{s.gpu}"]["parameters"] for s in fitted}
-    pooled = _fit_group(form, constants, fitted, list(parameters.values()))
+    pooled = fit_group(form, constants, fitted, list(parameters.values()))
     assert pooled is not None
     for left in fitted:  # what an unseen GPU of this kind may expect
         others = [s for s in fitted if s.gpu != left.gpu]
-        without = _fit_group(form, constants, others, [parameters[s.gpu] for s in others])
+        without = fit_group(form, constants, others, [parameters[s.gpu] for s in others])
         if without is not None:
             unseen.append(residuals_of(form, constants, without["parameters"], left.take(left.left_out & ~left.scored)))
-    pooled["sigmas"] = _sigmas(constants, unseen)
+    pooled["sigmas"] = sigmas_of(constants, unseen)
     pooled["sigmas_from"] = "each GPU predicted by the others"
     return pooled
 
@@ -317,7 +307,7 @@ def _least_squares(
 ) -> tuple[float, dict[str, float]]:
     from scipy.optimize import least_squares  # noqa: PLC0415 - calibration only: the product runs without scipy
 
-    ranges = _RANGES_OF[form]
+    ranges = FORM_RANGES[form]
     free = [n for n, r in ranges.items() if r.low < r.high]
     settled = {**{n: r.start for n, r in ranges.items() if r.low == r.high}, **fixed}
     low, high = (np.log([getattr(ranges[n], side) for n in free]) for side in ("low", "high"))
@@ -392,7 +382,7 @@ def residuals_of(
     return np.log(predicted / sample.measured_us), predicted, sample.cold
 
 
-def _sigmas(constants: Constants, residuals: Sequence[tuple[Floats, Floats, NDArray[np.bool_]]]) -> list[float]:
+def sigmas_of(constants: Constants, residuals: Sequence[tuple[Floats, Floats, NDArray[np.bool_]]]) -> list[float]:
     """Per bin of predicted time, so that four of five left-out rows lie between p10 and p90."""
     r, t, cold = (np.concatenate([part[i] for part in residuals]) if residuals else np.zeros(0) for i in range(3))
     edges = [0.0, *constants.sigma_bins_us, math.inf]
@@ -420,7 +410,7 @@ def _score(residuals: Sequence[tuple[Floats, Floats, NDArray[np.bool_]]], held: 
     return score
 
 
-def _merged(samples: Iterable[Sample]) -> list[Sample]:
+def merged(samples: Iterable[Sample]) -> list[Sample]:
     """One sample per GPU: tables that tell of the same kernels in several ops are one."""
     by_gpu: dict[str, list[Sample]] = {}
     for sample in samples:

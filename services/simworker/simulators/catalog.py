@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 from services.runtime.artifacts import open_artifacts
+from services.simworker.calibration.measured import constants_of
 from services.simworker.simulators.analytic.simulator import AnalyticSimulator
 from services.simworker.simulators.base import KernelSimulator
 from services.simworker.simulators.roofline import RooflineSimulator
@@ -15,9 +16,13 @@ from services.simworker.simulators.sass.run import SassSimulator
 def simulators(thread_count: int, home: Path | None = None, artifacts_uri: str = "") -> dict[str, KernelSimulator]:
     """All simulators of this installation; each may use so many threads.
 
-    `home` is where artifacts are: without it there are no SASS traces to simulate, and without numba no `sass`.
+    `home` is where artifacts are and constants of measured GPUs: without it there are no SASS traces to simulate, and
+    without numba no `sass`. Raises BadCalibration.
     """
-    found: dict[str, KernelSimulator] = {"analytic": AnalyticSimulator(thread_count), "roofline": RooflineSimulator()}
+    found: dict[str, KernelSimulator] = {
+        "analytic": AnalyticSimulator(thread_count, constants_of(home)),
+        "roofline": RooflineSimulator(),
+    }
     if home is not None and importlib.util.find_spec("numba") is not None:
         found["sass"] = SassSimulator(
             open_artifacts(home / "artifacts", artifacts_uri).path,

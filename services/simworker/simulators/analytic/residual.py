@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import lzma
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -22,6 +22,9 @@ from services.simworker.simulators.analytic import shapes
 
 RESOLUTION = 1 / 100
 """Of ln(measured ÷ form): nodes are stored as int8."""
+
+BAND = 0.045
+"""From size to greater size, form times factor may fall by twice this: less than a tenth, with rounding."""
 
 _STEPS_ALONG = 1  # stored are differences along this axis (they wrap): a third smaller
 _FADE_OCTAVES = 2.0  # beyond the last node; a guess: the next size and the one after still resemble the last measured
@@ -100,31 +103,33 @@ def coordinates(form: str, work: WorkTable) -> Floats:
 def evaluate(residual: Residual, form: str, work: WorkTable) -> tuple[Floats, Floats]:
     """The factor's ln, and how much of it is the table's, from 0 to 1: per task."""
     x = coordinates(form, work)
-    share = _like_the_table(residual, form, work)
+    share = like_the_table(residual.copies, residual.l2_kept_bytes, form, work)
     lowered, raised = share, share
     for name, nodes, position in zip(AXES[form], residual.nodes, x, strict=True):
         above, below = position - nodes[-1], nodes[0] - position
-        fade = _fade(np.maximum(above, below))
+        fade = faded(np.maximum(above, below))
         share = share * fade
         # A kernel that is mostly launch stands still as its size grows: there a factor that faded would make more work
         # faster. It is held, and only the interval is the form's again.
         growing = name in GROWING[form]
-        lowered = lowered * (_fade(above) if growing else fade)
-        raised = raised * (_fade(below) if growing and form == "rowwise" else fade)
-    ln = interpolated(residual, x)
+        lowered = lowered * (faded(above) if growing else fade)
+        raised = raised * (faded(below) if growing and form == "rowwise" else fade)
+    ln = interpolated(residual.nodes, residual.values, x) * RESOLUTION
     return ln * np.where(ln < 0, lowered, raised), share
 
 
-def _fade(octaves: Floats) -> Floats:
-    faded: Floats = np.clip(1 - octaves / _FADE_OCTAVES, 0, 1)
-    return faded
+def faded(octaves: Floats) -> Floats:
+    """1 inside the table, 0 two octaves beyond it."""
+    share: Floats = np.clip(1 - octaves / _FADE_OCTAVES, 0, 1)
+    return share
 
 
-def interpolated(residual: Residual, x: Floats) -> Floats:
+def interpolated(axes: Sequence[Floats], values: NDArray[Any], x: Floats) -> Floats:
+    """Linear between the nodes of a flat table (the last axis fastest), held beyond them: x is (axes, tasks)."""
     count = x.shape[1]
     corners: list[tuple[tuple[NDArray[np.intp], Floats], ...]] = []
-    stride = residual.values.size
-    for nodes, position in zip(residual.nodes, x, strict=True):
+    stride = values.size
+    for nodes, position in zip(axes, x, strict=True):
         stride //= nodes.size
         if nodes.size == 1:
             continue
@@ -138,11 +143,11 @@ def interpolated(residual: Residual, x: Floats) -> Floats:
         for offset, part in corner:
             index += offset
             weight = weight * part
-        total += weight * residual.values[index]
-    return total * RESOLUTION
+        total += weight * values[index]
+    return total
 
 
-def _like_the_table(residual: Residual, form: str, work: WorkTable) -> Floats:
+def like_the_table(table_copies: float, l2_kept_bytes: float, form: str, work: WorkTable) -> Floats:
     """1 where the task finds L2 as the benchmark did: what a hot kernel taught says nothing about the cold one."""
     if form in {"gemm", "moe"}:
         rows = shapes.gemm_rows(work) if form == "gemm" else shapes.moe_rows(work)
@@ -153,8 +158,8 @@ def _like_the_table(residual: Residual, form: str, work: WorkTable) -> Floats:
     else:
         return np.ones(work.count)
     always = np.isinf(copies)
-    there = np.clip(once * residual.copies / residual.l2_kept_bytes - 1, 0, 1)
-    here = np.where(always, 1.0, np.clip(once * np.where(always, 0, copies) / residual.l2_kept_bytes - 1, 0, 1))
+    there = np.clip(once * table_copies / l2_kept_bytes - 1, 0, 1)
+    here = np.where(always, 1.0, np.clip(once * np.where(always, 0, copies) / l2_kept_bytes - 1, 0, 1))
     share: Floats = 1 - np.abs(here - there)[0]
     return share * (rows.matrices[0] <= 1) if form == "gemm" else share  # batched products were never measured
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from cascade_schemas.gpu import GpuSpec, UnknownGpu, load_gpu
@@ -17,7 +18,7 @@ from services.simworker.simulators.analytic import attention, shapes
 from services.simworker.simulators.analytic.collective import collective
 from services.simworker.simulators.analytic.columns import GpuColumns, Limits, Parameters
 from services.simworker.simulators.analytic.gemm import gemm
-from services.simworker.simulators.analytic.residual import Residual, evaluate
+from services.simworker.simulators.analytic.learned import Learned, evaluate
 from services.simworker.simulators.analytic.rowwise import rowwise
 from services.simworker.simulators.base import BOUNDS, Z90, Predictions
 from services.simworker.simulators.roofline import flop_rate
@@ -137,16 +138,18 @@ def _residuals(
         if gpu.gpu in rows:
             continue
         # Kernels that stand in for others are not those of the table.
-        residual = _table(constants, part.form, variant, gpu, group) if variant == part.variant else None
+        residual = table_for(constants, part.form, variant, gpu, group) if variant == part.variant else None
         rows[gpu.gpu] = 0
         if residual is not None:
             rows[gpu.gpu] = len(learned)
             own = group.level == f"gpu:{gpu.gpu}"
-            learned.append((*evaluate(residual, part.form, part.work), residual.sigmas if own else group.sigmas))
+            form_us = partial(form_us_as_sold, constants, part.form, group.parameters, gpu.gpu)
+            factor = evaluate(residual, part.form, part.work, form_us)
+            learned.append((*factor, residual.sigmas if own else group.sigmas))
     return learned, np.array([rows[gpu.gpu] for gpu in gpus], dtype=np.intp)
 
 
-def _table(constants: Constants, form: str, variant: str, gpu: GpuSpec, group: Group) -> Residual | None:
+def table_for(constants: Constants, form: str, variant: str, gpu: GpuSpec, group: Group) -> Learned | None:
     """The GPU's own, or that of another with the same die and the same constants (A100 in its four packages).
 
     Each of H100 and H200 predicted by the other's constants: its table brings GEMM from 5.0 to 4.6 %, prefill from 7.7
@@ -160,11 +163,11 @@ def _table(constants: Constants, form: str, variant: str, gpu: GpuSpec, group: G
         sold = load_gpu(gpu.gpu)
     except UnknownGpu:
         return None
-    for (form_, variant_, name), residual in constants.residuals.items():
+    for form_, variant_, name in constants.residuals:
         if (form_, variant_) == (form, variant) and relation(load_gpu(name), sold) == "same_die":
             _, relative = constants.group(form, variant, load_gpu(name))
             if relative.level == f"gpu:{name}" and relative.parameters == group.parameters:
-                return residual
+                return constants.residuals[form, variant, name]
     return None
 
 
@@ -309,6 +312,17 @@ def limits_of(
     assert form == "rowwise", form
     rows_, _ = shapes.rowwise_rows(work)
     return rowwise(p, gpu, rows_)
+
+
+def form_us_as_sold(
+    constants: Constants, form: str, parameters: Mapping[str, float], gpu: str, work: WorkTable
+) -> Floats:
+    """One form by one set of constants on a GPU without overrides, in µs: (tasks,)."""
+    spec = load_gpu(gpu)
+    p = {name: np.array([[value]]) for name, value in parameters.items()}
+    flop_per_us = np.array([[flop_rate(str(work.text("math")[0]), spec)[0] / 1e6]])
+    total: Floats = limits_of(constants, form, p, GpuColumns.of([spec]), flop_per_us, work).total[0]
+    return total
 
 
 def form_and_variant(

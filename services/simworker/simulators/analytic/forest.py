@@ -1,0 +1,196 @@
+"""Boosted trees over a form, for kernels whose table no grid can hold: expert GEMMs have five sizes and few rows each.
+
+Fused MoE kernels are tuned shape by shape, so what is learned jumps between neighbours; a grid wide enough for five
+sizes smooths that away (A100: 14.6 % on a grid, 5.8 % by trees). The trees are learned by calibration/residual.py and
+evaluated with numpy alone. That more rows, columns or depth never make a kernel faster by more than a tenth is held
+here: per (experts, experts per token) the form times the trees is read off on a lattice of m, n and k, the nearest
+function that never falls is fitted to it, and the answer stays within the band of that.
+"""
+
+from __future__ import annotations
+
+import base64
+import lzma
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.kernels.work import Floats, WorkTable
+from services.simworker.simulators.analytic.isotonic import growing
+from services.simworker.simulators.analytic.residual import (
+    AXES,
+    BAND,
+    coordinates,
+    faded,
+    interpolated,
+    like_the_table,
+)
+
+_FORM = "moe"
+_GROWING = 3  # m, n, k: the first axes
+_LATTICES_KEPT = 64
+_TYPES: Mapping[str, str] = {"feature": "i1", "threshold": "<f4", "left": "i1", "right": "i1", "value": "<f4"}
+
+FormUs = Callable[[WorkTable], Floats]
+"""The form's time per task on the GPU as it is sold, in µs: (tasks,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """Arrays of (trees, nodes); a leaf is its own child."""
+
+    feature: NDArray[np.int8]
+    threshold: NDArray[np.float32]  # at most: to the left
+    left: NDArray[np.int8]
+    right: NDArray[np.int8]
+    value: NDArray[np.float32]  # of leaves: ln(measured ÷ form)
+
+    def sum_at(self, inputs: Floats) -> Floats:
+        """(features, tasks) -> (tasks,)"""
+        trees, nodes = self.feature.shape
+        feature, threshold = self.feature.ravel(), self.threshold.ravel()
+        left, right = self.left.ravel(), self.right.ravel()
+        first = np.arange(trees)[:, None] * nodes
+        task = np.arange(inputs.shape[1])[None, :]
+        at = np.broadcast_to(first, (trees, inputs.shape[1]))
+        while True:
+            below = inputs[feature[at], task] <= threshold[at]
+            child = first + np.where(below, left[at], right[at])
+            if (child == at).all():
+                total: Floats = self.value.ravel()[at].sum(axis=0, dtype=np.float64)
+                return total
+            at = child
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """One GPU's trees of one variant of expert GEMMs."""
+
+    trees: Trees
+    nodes: tuple[Floats, ...]  # log2 of sizes that were measured, per axis: the first and the last, and some between
+    sm_count: float  # of the GPU that was measured: waves are counted with it
+    sigmas: tuple[float, ...]
+    copies: float
+    l2_kept_bytes: float
+    _lattices: dict[tuple[float, float], Floats] = field(default_factory=dict, compare=False, repr=False)
+
+    def evaluate(self, work: WorkTable, form_us: FormUs) -> tuple[Floats, Floats]:
+        """The factor's ln, and how much of it is the table's, from 0 to 1: per task."""
+        x = coordinates(_FORM, work)
+        inside = np.array([np.clip(position, n[0], n[-1]) for n, position in zip(self.nodes, x, strict=True)])
+        ln = self._held(inside, work, form_us)
+        share = like_the_table(self.copies, self.l2_kept_bytes, _FORM, work)
+        lowered = share
+        for axis, (nodes, position) in enumerate(zip(self.nodes, x, strict=True)):
+            above, below = position - nodes[-1], nodes[0] - position
+            fade = faded(np.maximum(above, below))
+            share = share * fade
+            lowered = lowered * (faded(above) if axis < _GROWING else fade)
+        return ln * np.where(ln < 0, lowered, share), share
+
+    def learned(self, x: Floats) -> Floats:
+        """What the trees say at log2 sizes (axes, tasks), not held yet."""
+        return self.trees.sum_at(features(_FORM, x, self.sm_count))
+
+    def _held(self, x: Floats, work: WorkTable, form_us: FormUs) -> Floats:
+        if x.shape[1] == 0:
+            return np.zeros(0)
+        form_ln = np.log(form_us(self._work_at(work, x)))
+        total = form_ln + self.learned(x)
+        axes = self.nodes[:_GROWING]
+        routed, which = np.unique(np.round(x[_GROWING:], 3), axis=1, return_inverse=True)
+        which = which.ravel()  # its shape differs between versions of numpy
+        for index, (experts, topk) in enumerate(routed.T):
+            here = which == index
+            lattice = self._lattice(float(experts), float(topk), work, form_us)
+            near = interpolated(axes, lattice, x[:_GROWING, here])
+            total[here] = np.clip(total[here], near - BAND, near + BAND)
+        held: Floats = total - form_ln
+        return held
+
+    def _lattice(self, experts: float, topk: float, work: WorkTable, form_us: FormUs) -> Floats:
+        """Of ln µs, what never falls over m, n and k: flat, kept per way of routing (a model has one or two)."""
+        key = experts, topk
+        kept = self._lattices.get(key)
+        if kept is None:
+            axes = self.nodes[:_GROWING]
+            mesh = np.array([a.ravel() for a in np.meshgrid(*axes, [experts], [topk], indexing="ij")])
+            total = np.log(form_us(self._work_at(work, mesh))) + self.learned(mesh)
+            shape = [axis.size for axis in axes]
+            kept = growing(total.reshape(shape), range(_GROWING)).ravel()
+            if len(self._lattices) >= _LATTICES_KEPT:
+                self._lattices.clear()
+            self._lattices[key] = kept
+        return kept
+
+    def _work_at(self, work: WorkTable, x: Floats) -> WorkTable:
+        """Tasks of the kernel that was measured, of other sizes: experts hit as the routing makes them."""
+        first = work.take(np.zeros(x.shape[1], dtype=np.intp))
+        sizes = {name: 2.0**position for name, position in zip(AXES[_FORM], x, strict=True)}
+        there = np.ones(x.shape[1])
+        return first.replaced({**sizes, "weight_copies": self.copies * there, "experts_hit": 0 * there})
+
+
+def features(form: str, x: Floats, sm_count: float) -> Floats:
+    """(features, tasks): the coordinates, and what tiles, waves and sizes make of them."""
+    size = 2.0**x
+    more: list[Floats] = []
+    if form in {"gemm", "moe"}:
+        m, n, k = size[:3]
+        matrices = np.ones(m.shape)
+        if form == "moe":
+            experts, topk = size[3:]
+            matrices = np.maximum(experts * (1 - (1 - np.minimum(topk / experts, 1)) ** m), 1e-3)
+            m = m * topk / matrices
+        more += [np.log2(n * k), np.log2(m * n), np.log2(matrices), m / (64 * np.ceil(m / 64))]
+        more += [n / (128 * np.ceil(n / 128))]
+        for rows, columns in ((128, 128), (256, 128), (64, 64), (128, 256)):
+            load = matrices * np.ceil(m / rows) * np.ceil(n / columns) / sm_count
+            more += [np.log2(load), np.ceil(load) / load]
+    elif form in {"decode", "mla"}:
+        units = size[0] * (size[2] if form == "decode" else 1)
+        load = units / sm_count
+        more += [np.log2(units), np.log2(units * size[1]), np.ceil(load) / load]
+        if form == "decode":
+            more += [x[2] + x[3], np.log2(units * size[1] * size[4]), x[0] + x[2] + x[3]]
+    elif form == "prefill":
+        heads = size[2] * size[3]
+        load = size[0] * np.ceil(size[1] / 128) * heads / sm_count
+        more += [np.log2(heads), x[0] + 2 * x[1] + np.log2(heads), np.log2(load), np.ceil(load) / load]
+    else:
+        more += [x[0] + x[1]]
+    return np.array([*x, *more])
+
+
+def from_json(stored: Mapping[str, Any]) -> Forest:
+    shape = (stored["trees"], stored["nodes_per_tree"])
+    raw = lzma.decompress(base64.b64decode(stored["values"]))
+    arrays: dict[str, NDArray[Any]] = {}
+    begin = 0
+    for name, kind in _TYPES.items():
+        size = shape[0] * shape[1] * np.dtype(kind).itemsize
+        arrays[name] = np.frombuffer(raw[begin : begin + size], dtype=kind).reshape(shape)
+        begin += size
+    return Forest(
+        Trees(**arrays), nodes=tuple(np.array(axis) for axis in stored["nodes"]), sm_count=stored["sm_count"],
+        sigmas=tuple(stored["sigmas"]), copies=stored["copies"], l2_kept_bytes=stored["l2_kept_bytes"],
+    )  # fmt: skip
+
+
+def to_json(forest: Forest) -> dict[str, Any]:
+    trees, nodes = forest.trees.feature.shape
+    raw = b"".join(np.asarray(getattr(forest.trees, name), dtype=kind).tobytes() for name, kind in _TYPES.items())
+    return {
+        "kind": "forest",
+        "trees": trees,
+        "nodes_per_tree": nodes,
+        "nodes": [[round(float(node), 4) for node in axis] for axis in forest.nodes],
+        "sm_count": forest.sm_count,
+        "sigmas": list(forest.sigmas),
+        "copies": forest.copies,
+        "l2_kept_bytes": forest.l2_kept_bytes,
+        "values": base64.b64encode(lzma.compress(raw, preset=9)).decode("ascii"),
+    }
