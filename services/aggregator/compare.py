@@ -22,6 +22,7 @@ from cascade_schemas.gpu import GpuSpec
 
 from services.aggregator import ttft
 from services.aggregator.compose import Z90
+from services.aggregator.lanes import shape_of
 from services.aggregator.queries import Report, UnknownRun
 from services.aggregator.store import Store
 from services.kernels.correction import alpha
@@ -93,7 +94,7 @@ def _version(store: Store, place: int, text: str) -> _Version:
         raise UnknownRun(f"{text[:200]!r} is no RUN.CONFIG; a run's configs are listed at /api/runs/RUN")
     row = rows[0]
     kernels = store.query(
-        """select s.task_id, k.name, k.op, s.family, s.bound, s.reason, s.sigma_ppm, p.launch_count,
+        """select s.task_id, k.name, k.op, k.task, s.family, s.bound, s.reason, s.sigma_ppm, p.launch_count,
             coalesce(p.duration_ns, s.duration_ns) as duration_ns, coalesce(p.p10_ns, s.p10_ns) as p10_ns,
             coalesce(p.p90_ns, s.p90_ns) as p90_ns, p.measured_ns, p.error_ppm
         from simulated_kernels s left join predicted_kernels p using (run_id, config_id, task_id)
@@ -287,6 +288,8 @@ def _by_key(version: _Version, key: str) -> dict[str, Report]:
             {
                 "name": kernel["name"],
                 "op": kernel["op"],
+                # Tasks that are taken together by name have many.
+                "shape": shape_of(kernel["task"]) if key == "task_id" and kernel["task"] else "",
                 "family": kernel["family"],
                 "bound": kernel["bound"],
                 "count": 0,
@@ -316,6 +319,7 @@ def _kernels(versions: Sequence[_Version], tables: Sequence[Mapping[str, Report]
                 "key": key,
                 "name": named["name"],
                 "op": named["op"],
+                "shape": named["shape"],
                 "family": named["family"],
                 "versions": [
                     None if one is None else _cell(one, reference, base, version)

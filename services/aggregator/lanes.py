@@ -220,7 +220,7 @@ def _tasks(store: Store, trace_id: str) -> list[Report]:
             "signature": row["signature_id"],
             "name": row["name"],
             "op": row["op"],
-            "shape": _shape(row["task"]),
+            "shape": shape_of(row["task"]),
             "family": family,
             "launch_count": counts.get(row["task_id"], 0),
             "measured_ns": _measured(measured.get(row["task_id"], ()), family),
@@ -230,7 +230,7 @@ def _tasks(store: Store, trace_id: str) -> list[Report]:
 
 
 @lru_cache(maxsize=65_536)
-def _shape(task_json: str) -> str:
+def shape_of(task_json: str) -> str:
     """What tells tasks of one name apart, in short: operands' shapes, else lengths, tokens or bytes."""
     task = KernelTask.model_validate_json(task_json, extra="ignore")
     if task.kv_lengths:

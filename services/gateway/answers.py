@@ -451,6 +451,7 @@ class ComparedKernel(BaseModel):
     key: str
     name: str | None
     op: str | None
+    shape: str
     family: str
     versions: list[ComparedCell | None]
 

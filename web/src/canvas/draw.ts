@@ -243,7 +243,9 @@ export class Painter {
       context.fillText(said.letter, 12 + Math.max(18, advances().width(said.letter) + 10) / 2, middle)
       context.textAlign = 'left'
       const from = 18 + Math.max(18, advances().width(said.letter) + 10)
-      context.fillText(advances().fitted(`${said.name}${said.letter === frame.baseline ? '  base' : ''}`, GUTTER - from - 4), from, middle)
+      const room = GUTTER - from - 4
+      const named = said.letter === frame.baseline ? `${said.name}  base` : said.name
+      context.fillText(advances().fitted(advances().width(named) <= room ? named : said.name, room), from, middle)
       this.#steps(frame, group, place)
     }
   }

@@ -134,8 +134,10 @@ function Nearest({ known }: { readonly known: KnownError | undefined }) {
   if (known.nearest === null || known.kin === null || known.mean_ape === null) return <>none of these kernels was measured anywhere</>
   return (
     <span className={page.nearest}>
-      {known.kin === 'same' ? '' : 'nearest: '}
-      <code>{known.nearest}</code> {percent(ratio(known.mean_ape))}
+      <b>
+        {known.kin === 'same' ? '' : 'nearest: '}
+        <code>{known.nearest}</code> {percent(ratio(known.mean_ape))}
+      </b>
       <span>
         n = {count(known.row_count)}, {KIN[known.kin]}
       </span>

@@ -7,6 +7,7 @@ import { ms } from '../../lib/units'
 import { DataTable, type Column } from '../DataTable'
 import { Empty } from '../States'
 import { isDifferent, type ComparedKernel, type Comparisons } from './comparison'
+import { shortKernel } from '../kernels/kernelRows'
 import styles from './DifferenceTable.module.css'
 
 const route = getRouteApi('/compare')
@@ -43,11 +44,16 @@ function columnsOf(found: Comparisons): readonly Column<ComparedKernel>[] {
     {
       id: 'name',
       title: 'Kernel',
-      width: 220,
+      width: 280,
       grows: true,
       isSticky: true,
       sortBy: ({ name }) => name,
-      cell: ({ name, key, op }) => <span title={`${name ?? key}${op ? `, ${op}` : ''}`}>{name ?? key}</span>,
+      cell: ({ name, key, op, shape }) => (
+        <span title={`${name ?? key}${op ? `, ${op}` : ''} ${shape}`}>
+          <span className="mono">{shortKernel(name ?? key)}</span>
+          {shape !== '' && <span className={styles.shape}>{shape}</span>}
+        </span>
+      ),
     },
     {
       id: 'family',

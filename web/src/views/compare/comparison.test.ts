@@ -37,7 +37,7 @@ describe('a waterfall', () => {
 
 describe('kernels', () => {
   const cell = (p10: number, p90: number): ComparedCell => ({ count: 1, total_ns: 1, duration_ns: 1, bound: 'dram', delta_ns: 0, ratio: { value: (p10 + p90) / 2, p10, p90 } })
-  const kernel = (...versions: readonly (ComparedCell | null)[]): ComparedKernel => ({ key: 'k', name: 'k', op: '', family: 'gemm', versions })
+  const kernel = (...versions: readonly (ComparedCell | null)[]): ComparedKernel => ({ key: 'k', name: 'k', shape: '', op: '', family: 'gemm', versions })
 
   it('differ where the ratio is beyond doubt, or one side has none', () => {
     expect(isDifferent(kernel(cell(1, 1), cell(0.9, 1.1)), 0)).toBe(false)

@@ -62,6 +62,8 @@ export interface ComparedKernel {
   readonly key: string
   readonly name: string | null
   readonly op: string | null
+  /** What tells kernels of one name apart; '' where those of one name are taken together. */
+  readonly shape: string
   readonly family: string
   readonly versions: readonly (ComparedCell | null)[]
 }

@@ -12,6 +12,8 @@ interface Props {
 }
 
 const [WIDTH, HEIGHT] = [312, 72]
+/** All launches within half a per cent of each other are one bar, and still one that is seen. */
+const BAR_PX_MIN = 3
 const said = (time: number) => timeWithUnit(ms(time / 1e6))
 
 /** How long the launches of one kernel took where they were recorded, and where the forward prediction stands among them. */
@@ -51,7 +53,7 @@ function Bars({ bins, median, forward }: { readonly bins: Histogram['bins']; rea
         // One launch among a million is still seen.
         const tall = bin.count > 0 ? Math.max(2, (bin.count / most) * HEIGHT) : 0
         return (
-          <rect key={bin.low_ns} x={at(bin.low_ns)} width={Math.max(1, at(bin.high_ns) - at(bin.low_ns) - 0.5)} y={HEIGHT - tall} height={tall} className={styles.bar}>
+          <rect key={bin.low_ns} x={at(bin.low_ns)} width={Math.max(BAR_PX_MIN, at(bin.high_ns) - at(bin.low_ns) - 0.5)} y={HEIGHT - tall} height={tall} className={styles.bar}>
             <title>{`${said(bin.low_ns)} to ${said(bin.high_ns)}: ${count(bin.count)}`}</title>
           </rect>
         )

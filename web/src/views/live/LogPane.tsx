@@ -156,6 +156,7 @@ function OneLog({ runId, configId, isGrowing, at, choice }: OneLogProps) {
         setError(null)
         view.current?.refresh()
       }} />}
+      {total === 0 && <p className={styles.nothing}>{at === null ? 'No line yet.' : 'No line had been said by then.'}</p>}
       <div
         ref={scroller}
         className={styles.scroller}
@@ -167,7 +168,6 @@ function OneLog({ runId, configId, isGrowing, at, choice }: OneLogProps) {
           if (event.key === 'End') setFollowing(true)
         }}
       />
-      {total === 0 && <p className={styles.empty}>{at === null ? 'No line yet.' : 'No line had been said by then.'}</p>}
     </>
   )
 }

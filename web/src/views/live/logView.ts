@@ -50,6 +50,7 @@ export class LogView {
   readonly #stop = new AbortController()
   readonly #resized: ResizeObserver
   #total = 0
+  #isTotalSaid = false
   #viewPx: number
   #spacePx = -1
   #isFollowing = true
@@ -217,8 +218,9 @@ export class LogView {
       const { lines, total } = await this.options.ask(page * PAGE, PAGE)
       if (this.#stop.signal.aborted) return
       this.#keep(page, lines)
-      if (total !== this.#total) {
+      if (total !== this.#total || !this.#isTotalSaid) {
         this.#total = total
+        this.#isTotalSaid = true
         this.options.onTotal(total)
         if (this.#awaited >= 0) this.#goTo(this.#awaited)
       }

@@ -31,7 +31,7 @@ export const RunHeader = memo(function RunHeader({ runId, name, provenance, stat
       <div className={styles.title}>
         <h1>{name || `Run ${runId}`}</h1>
         <Provenance kind={provenance} />
-        <Status word={status === 'unknown' ? 'running' : (STATUS[status] ?? status)} />
+        <Status word={status !== 'unknown' ? (STATUS[status] ?? status) : isReplay ? 'not asked for yet' : 'running'} />
         {isReplay && <span className={styles.replay}>as it was known then</span>}
         <div className={styles.actions}>
           {!isOver(head) && head.status === 'running' && (

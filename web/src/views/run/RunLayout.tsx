@@ -139,7 +139,7 @@ function Clocks({ runId }: { readonly runId: string }) {
       <Link to="/runs/$runId/timeline" params={{ runId }} activeProps={{}} title="Simulated time, played on the timeline" aria-current={isTimeline ? 'true' : undefined}>
         Simulated
       </Link>
-      <Link to="/runs/$runId" params={{ runId }} activeProps={{}} title="The log: what was known when" aria-current={isTimeline ? undefined : 'true'}>
+      <Link to="/runs/$runId" params={{ runId }} activeOptions={{ exact: true, includeSearch: false }} activeProps={{}} title="The log: what was known when" aria-current={isTimeline ? undefined : 'true'}>
         Log
       </Link>
     </span>

@@ -30,7 +30,7 @@ export function runColumns(runs: readonly ListedRun[]): readonly Column<ListedRu
         </Link>
       ),
     },
-    { id: 'prov', title: 'Provenance', width: 152, sortBy: (run) => run.provenance, cell: (run) => <Provenance kind={provenanceOf(run.provenance)} /> },
+    { id: 'prov', title: 'Provenance', width: 164, sortBy: (run) => run.provenance, cell: (run) => <Provenance kind={provenanceOf(run.provenance)} /> },
     { id: 'status', title: 'Status', width: 112, sortBy: (run) => run.status, cell: (run) => <Status word={STATUS[run.status] ?? run.status} /> },
     { id: 'gpus', title: 'GPUs', width: 56, isNumber: true, sortBy: (run) => run.config_count, cell: (run) => count(run.config_count) },
     { id: 'fastest', title: 'Fastest', width: 132, sortBy: (run) => run.best?.gpu ?? null, cell: (run) => (run.best ? <code>{run.best.gpu}</code> : MISSING) },

@@ -2,7 +2,7 @@ import { useEffect, useRef } from 'react'
 import { ALIGNMENTS, COLOURS, type Alignment, type Colour, type ConfigSaid, type FromTimeline, type ToTimeline, type View } from '../../canvas/protocol'
 import { BOUNDS, ERRORS } from '../../canvas/results'
 import { boundShown } from '../../lib/families'
-import { count, counted, digits } from '../../lib/format'
+import { counted, digits } from '../../lib/format'
 import styles from './Toolbar.module.css'
 
 const ALIGN_WORDS: Readonly<Record<Alignment, string>> = { time: 'time', step: 'step', kernel: 'kernel', progress: 'progress' }
@@ -49,7 +49,7 @@ export function Toolbar({ view, status, configs, hasTwin, onTwin, send }: Props)
 }
 
 const scaleWords = (perPixel: number): string =>
-  perPixel > 1 ? `1 px = ${count(Math.round(perPixel))} launches` : perPixel > 0 ? `1 launch = ${digits(1 / perPixel)} px` : ''
+  perPixel > 1 ? `1 px = ${counted(Math.round(perPixel), 'launch', 'launches')}` : perPixel > 0 ? `1 launch = ${digits(1 / perPixel)} px` : ''
 
 function Choice<Value extends string>({
   label,
