@@ -63,7 +63,10 @@ export class Timeline {
   #epoch = 0
   #palette: Palette = { tokens: [], familyOf: new Uint8Array(0), families: [] }
   #groups: readonly Group[] = []
+  /** End of everything there is to look at, the recording with its idle time included. */
   #end = 1
+  /** End of the simulated lanes: what is shown whole, followed, and in the minimap. */
+  #simulatedEnd = 1
   #error = ''
   readonly #labels = new Map<number, string>()
   readonly #phases = new Map<string, string>()
@@ -349,8 +352,10 @@ export class Timeline {
 
   #settle(anchor: Anchor | null): void {
     this.#end = Math.max(1, ...this.#groups.map(({ end }) => end))
+    const simulated = Math.max(0, ...this.#groups.map(({ kind, end }) => (kind === 'config' ? end : 0)))
+    this.#simulatedEnd = simulated > 0 ? simulated : this.#end
     this.#hits = mark(this.#groups, this.#isMatch)
-    if (this.#isFit) this.#camera = fitted(0, this.#end)
+    if (this.#isFit) this.#camera = fitted(0, this.#simulatedEnd)
     else if (anchor !== null) this.#hold(anchor)
     this.#arrange()
     this.#goToWantedStep()
@@ -563,7 +568,7 @@ export class Timeline {
 
   #dragMinimap(x: number): void {
     const span = this.#camera.t1 - this.#camera.t0
-    const middle = ((x - GUTTER) / this.#axisWidth) * this.#end
+    const middle = ((x - GUTTER) / this.#axisWidth) * this.#simulatedEnd
     this.#goTo({ t0: middle - span / 2, t1: middle + span / 2 }, false)
   }
 
@@ -690,10 +695,13 @@ export class Timeline {
         { this.#otherLane(command === 'lane-below' ? 1 : -1); return; }
       case 'focus':
         { this.#focus(); return; }
-      case 'fit-all':
-        this.#goTo(fitted(0, this.#end), true)
-        this.#isFit = true
+      case 'fit-all': {
+        // Again: with the recording, whose idle time may be many times as long.
+        const isWider = this.#isFit && this.#end > this.#simulatedEnd
+        this.#goTo(fitted(0, isWider ? this.#end : this.#simulatedEnd), true)
+        this.#isFit = !isWider
         return
+      }
       case 'back': {
         const before = this.#trail.pop()
         if (before === undefined) return
@@ -871,7 +879,7 @@ export class Timeline {
       this.#camera = { t0: view.t0, t1: view.t1 }
       this.#isFit = false
     } else if (view.t0 === null) {
-      this.#camera = fitted(0, this.#end)
+      this.#camera = fitted(0, this.#simulatedEnd)
       this.#isFit = true
     }
     if (view.selected !== undefined) this.#selected = selectionOf(view.selected)
@@ -1053,7 +1061,7 @@ export class Timeline {
       this.#isDirty = true
     } else if (this.#isFollowing) {
       const span = this.#camera.t1 - this.#camera.t0
-      const target = this.#end - span * EDGE_SHARE
+      const target = this.#simulatedEnd - span * EDGE_SHARE
       // Eased: the edge comes in jumps, and jumping with it would flicker.
       const shift = (target - this.#camera.t0) * (this.#isMotionReduced ? 1 : 0.15)
       if (Math.abs(shift) > span * 1e-4) {
@@ -1075,7 +1083,7 @@ export class Timeline {
       ratio: this.#ratio,
       camera: this.#camera,
       scrollY: this.#scrollY,
-      end: this.#end,
+      end: this.#simulatedEnd,
       groups: this.#groups,
       places: this.#places,
       pinned: this.#pinned,
@@ -1097,7 +1105,7 @@ export class Timeline {
       area: this.#area,
       playhead: this.#view.playhead,
       flags: this.#view.flags,
-      liveEdge: layout?.is_complete === false ? this.#end : null,
+      liveEdge: layout?.is_complete === false ? this.#simulatedEnd : null,
       isSearching: this.#isMatch !== null,
       axisWord: (time, every) => this.#axisWord(time, every),
     })
@@ -1112,7 +1120,7 @@ export class Timeline {
   }
 
   #axisWord(time: number, every: number): string {
-    if (this.#view.align === 'progress') return `${digits((100 * time) / this.#end)} %`
+    if (this.#view.align === 'progress') return `${digits((100 * time) / this.#simulatedEnd)} %`
     if (time === 0) return '0'
     // As many digits as tell neighbours apart, in the unit of the tick.
     const unit = every >= 1e9 ? 1e9 : every >= 1e6 ? 1e6 : every >= 1e3 ? 1e3 : 1

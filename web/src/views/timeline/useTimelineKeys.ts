@@ -17,7 +17,7 @@ const COMMANDS: readonly (readonly [keys: string, command: Command, words: strin
   ['ArrowUp', 'lane-above', 'Lane above'],
   ['ArrowDown', 'lane-below', 'Lane below'],
   ['f', 'focus', 'Centre the selection; again: fit it'],
-  ['shift+f', 'fit-all', 'Fit everything'],
+  ['shift+f', 'fit-all', 'Fit everything; again: with the recording'],
   ['Backspace', 'back', 'Where the camera was before'],
   ['j', 'previous-step', 'Previous step'],
   ['n', 'next-step', 'Next step'],
