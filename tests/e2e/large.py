@@ -35,10 +35,10 @@ _ROWS_PER_EVENT = 4096
 _LINES_PER_EVENT = 1000
 
 
-def seed(home: Path, *, launches: int, run_id: str = RUN, at_ms: int = 1_700_000_000_000) -> None:
+def seed(home: Path, *, launches: int, tasks: int = TASKS, run_id: str = RUN, at_ms: int = 1_700_000_000_000) -> None:
     """A measured trace of one stream and a run of it on eight GPUs, not yet simulated: a server does that at its start."""
     home.mkdir(parents=True, exist_ok=True)
-    _write(home, [*trace(launches), run_requested(run_id, GPUS)], at_ms)
+    _write(home, [*trace(launches, task_count=tasks), run_requested(run_id, GPUS)], at_ms)
 
 
 def seed_runs(home: Path, *, runs: int, at_ms: int = 1_700_000_000_000) -> None:
@@ -77,9 +77,9 @@ def run_requested(run_id: str, gpus: tuple[str, ...], trace_id: str = TRACE) -> 
     return RunRequested(run_id=run_id, trace_id=trace_id, configs=configs, simulator="analytic")
 
 
-def trace(launches: int, *, per_step: int = 1000) -> Iterator[AnyEvent]:
-    """Decode steps of short kernels of 400 tasks; one launch in the middle was measured far longer than all others."""
-    tasks = make_tasks()[:TASKS]
+def trace(launches: int, *, task_count: int = TASKS, per_step: int = 1000) -> Iterator[AnyEvent]:
+    """Decode steps of short kernels of so many tasks; one launch in the middle was measured far longer than all others."""
+    tasks = make_tasks()[:task_count]
     step_count = -(-launches // per_step)
     yield TraceStarted(
         trace_id=TRACE, name="a million launches", provenance="measured", tool="kineto", source_gpu="a100_sxm_80gb"

@@ -307,6 +307,46 @@ const scenarios = {
     return { pressToNumberMs: quantiles(took.slice(5)), requestMs: quantiles(asked.slice(5)) }
   },
 
+  /** The kernel table of a run with many signatures: each column sorted by a click, then scrolled. */
+  async kernels() {
+    await enter(`/runs/${options.run}/kernels`)
+    const table = page.getByRole('table', { name: 'Kernels by signature' })
+    await table.getByRole('row').nth(10).waitFor()
+    await page.waitForTimeout(1500)
+    const said = await page.getByText(/signatures/).first().innerText()
+    const heads = table.getByRole('columnheader').getByRole('button')
+    const sorts = {}
+    for (let column = 0; column < (await heads.count()); column += 1) {
+      const name = (await heads.nth(column).innerText()).trim()
+      sorts[name] = await heads.nth(column).evaluate(
+        (button) =>
+          new Promise((resolve) => {
+            const began = performance.now()
+            button.click()
+            requestAnimationFrame(() => setTimeout(() => resolve(Math.round(performance.now() - began))))
+          }),
+      )
+      await page.waitForTimeout(100)
+    }
+    const { found: scroll, cpuMs } = await mainThread(() => frames(() =>
+      table.evaluate(
+        (element, count) =>
+          new Promise((resolve) => {
+            let turn = 0
+            const step = () => {
+              element.scrollTop = (element.scrollHeight - element.clientHeight) * (0.5 + 0.5 * Math.sin(turn / 40))
+              turn += 1
+              if (turn < count) requestAnimationFrame(step)
+              else resolve()
+            }
+            requestAnimationFrame(step)
+          }),
+        FRAMES + WARM_UP,
+      ),
+    ))
+    return { said, sortMs: sorts, scroll: quantiles(scroll), cpuMsPerFrame: each(cpuMs, scroll.length + WARM_UP) }
+  },
+
   /** What the first view costs in script, compressed as a server would. */
   async scripts() {
     const bodies = []
