@@ -55,8 +55,8 @@ def build(model, **options):
     import cascade_profiler
 
     return cascade_profiler.LLM(
-        model=str(model), skip_tokenizer_init=True, load_format="dummy", enforce_eager=True, dtype="bfloat16",
-        max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=128, enable_prefix_caching=False, **options,
+        model=str(model), skip_tokenizer_init=True, load_format="dummy", dtype="bfloat16", max_model_len=1024,
+        max_num_seqs=8, max_num_batched_tokens=128, enable_prefix_caching=False, **{"enforce_eager": True, **options},
     )  # fmt: skip
 
 
