@@ -48,7 +48,7 @@ def rows_of(events: Iterable[AnyEvent]) -> dict[str, pa.Table]:
     columnar: dict[type[ColumnarEvent], list[ColumnarEvent]] = {}
     plain: dict[str, list[dict[str, Any]]] = {}
     for event in events:
-        if isinstance(event, ColumnarEvent):
+        if isinstance(event, ColumnarEvent) and type(event) in _COLUMNAR:  # a replay holds what was recorded, too
             columnar.setdefault(type(event), []).append(event)
         for table, rows in _plain_rows(event):
             plain.setdefault(table, []).extend(rows)
