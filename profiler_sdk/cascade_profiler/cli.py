@@ -238,7 +238,7 @@ def _ended(process: subprocess.Popen[bytes]) -> int | None:
 def _check(options: argparse.Namespace) -> int:
     """What works here: the first that is "used" records by default, one that is "found" only where it is asked for."""
     outside: dict[str, Callable[[], str]] = {
-        "nsys": lambda: nsys.version(nsys.find_nsys()),
+        "nsys": lambda: _version(nsys.version_command(nsys.find_nsys())),
         "nvbit": lambda: nvbit.checked(Path(options.tracer)),
     }
     works = False
@@ -256,6 +256,17 @@ def _check(options: argparse.Namespace) -> int:
         except (nsys.NsysUnusable, nvbit.TracerUnusable) as reason:
             print(f"{name:8}{'absent':9}{reason}")
     return 0 if works else 1
+
+
+def _version(command: Sequence[str]) -> str:
+    """What a program says it is. Raises NsysUnusable where it does not run."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - found by us
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise nsys.NsysUnusable(f"{command[0]} does not run ({error}); install it anew") from error
+    if done.returncode:
+        raise nsys.NsysUnusable(f"{' '.join(command)} ends with exit code {done.returncode}; install it anew")
+    return done.stdout.strip().partition("\n")[0] or command[0]
 
 
 def _resume(options: argparse.Namespace) -> int:
