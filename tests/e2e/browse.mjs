@@ -135,6 +135,8 @@ const scenarios = {
     const start = { moment: await moment() }
     await scrub(end)
     await page.waitForURL((url) => !url.search.includes('at='))
+    // The log's lines of the moment are asked for where scrubbing rests.
+    await page.waitForFunction((text) => document.querySelector('[role=log]').innerText === text, before.log)
     const after = { table: await table(), moment: await moment(), log: await page.getByRole('log').innerText() }
     await page.goto(middle.address)
     await page.getByText('as it was known then').waitFor()
