@@ -51,6 +51,7 @@ export class LogView {
   readonly #resized: ResizeObserver
   #total = 0
   #isTotalSaid = false
+  #refreshes = 0
   #viewPx: number
   #spacePx = -1
   #isFollowing = true
@@ -93,6 +94,7 @@ export class LogView {
 
   /** There may be more by now, or fewer at another moment. */
   refresh(): void {
+    this.#refreshes += 1
     void this.#load(Math.floor(Math.max(0, this.#total - 1) / PAGE))
   }
 
@@ -214,6 +216,7 @@ export class LogView {
   async #load(page: number): Promise<void> {
     if (this.#asked.has(page) || this.#asked.size >= ASKED_MAX) return
     this.#asked.add(page)
+    const asked = this.#refreshes
     try {
       const { lines, total } = await this.options.ask(page * PAGE, PAGE)
       if (this.#stop.signal.aborted) return
@@ -228,7 +231,11 @@ export class LogView {
       if (!this.#stop.signal.aborted) this.options.onFailed(error instanceof Error ? error : new Error(String(error)))
     } finally {
       this.#asked.delete(page)
-      if (!this.#stop.signal.aborted) this.#drawSoon()
+      if (!this.#stop.signal.aborted) {
+        // Asked before another moment was looked at: its answer is of the one before.
+        if (asked !== this.#refreshes) void this.#load(page)
+        this.#drawSoon()
+      }
     }
   }
 
