@@ -1,5 +1,5 @@
 import { useVirtualizer } from '@tanstack/react-virtual'
-import { useLayoutEffect, useMemo, useRef, type CSSProperties, type KeyboardEvent, type ReactNode } from 'react'
+import { memo, useLayoutEffect, useMemo, useRef, type CSSProperties, type KeyboardEvent, type ReactNode } from 'react'
 import type { Box } from './charts/sparkline'
 import styles from './DataTable.module.css'
 import { sortedRows, type Sort, type SortKey } from './sorting'
@@ -56,12 +56,14 @@ export function DataTable<Row>(props: Props<Row>) {
     estimateSize: () => rowPx,
     overscan: 12,
   })
-  const template = columns.map(({ width, grows }) => (grows ? `minmax(${width}px, 1fr)` : `${width}px`)).join(' ')
   const items = virtual.getVirtualItems()
   const first = items[0]
   const painted = columns.flatMap(({ id, paint }, place) => (paint === undefined ? [] : [{ id, paint, place }]))
   const least = columns.reduce((sum, { width }) => sum + width, 0)
-  const frame: CSSProperties = { gridTemplateColumns: template, minWidth: least }
+  const frame = useMemo<CSSProperties>(() => {
+    const widths = columns.map(({ width, grows }) => (grows ? `minmax(${width}px, 1fr)` : `${width}px`))
+    return { gridTemplateColumns: widths.join(' '), minWidth: least }
+  }, [columns, least])
 
   const onKey = (event: KeyboardEvent) => {
     if (onRow === undefined || !['ArrowDown', 'ArrowUp', 'Home', 'End'].includes(event.key)) return
@@ -103,28 +105,64 @@ export function DataTable<Row>(props: Props<Row>) {
           if (row === undefined) return null
           const key = keyOf(row)
           return (
-            <div
+            <DataRow
               key={key}
-              role="row"
-              aria-rowindex={index + 2}
-              aria-selected={onRow === undefined ? undefined : key === selected}
-              className={`${styles.row} ${key === selected ? styles.selected : ''} ${onRow ? styles.pressable : ''}`}
-              style={{ ...frame, height: rowPx, transform: `translateY(${start}px)` }}
-              onClick={onRow && (() => onRow(row))}
-            >
-              {columns.map((column) => (
-                <div
-                  key={column.id}
-                  role={column.isSticky ? 'rowheader' : 'cell'}
-                  className={`${styles.cell} ${column.isNumber ? styles.number : ''} ${column.isSticky ? styles.sticky : ''}`}
-                >
-                  {column.cell(row, index)}
-                </div>
-              ))}
-            </div>
+              row={row}
+              index={index}
+              columns={columns}
+              frame={frame}
+              top={start}
+              rowPx={rowPx}
+              isSelected={key === selected}
+              onRow={onRow}
+            />
           )
         })}
       </div>
+    </div>
+  )
+}
+
+/** Remembered: while the table scrolls, a row that stays in view is not made again. */
+const DataRow = memo(RowOf) as typeof RowOf
+
+function RowOf<Row>({
+  row,
+  index,
+  columns,
+  frame,
+  top,
+  rowPx,
+  isSelected,
+  onRow,
+}: {
+  readonly row: Row
+  readonly index: number
+  readonly columns: readonly Column<Row>[]
+  readonly frame: CSSProperties
+  readonly top: number
+  readonly rowPx: number
+  readonly isSelected: boolean
+  readonly onRow: ((row: Row) => void) | undefined
+}) {
+  return (
+    <div
+      role="row"
+      aria-rowindex={index + 2}
+      aria-selected={onRow === undefined ? undefined : isSelected}
+      className={`${styles.row} ${isSelected ? styles.selected : ''} ${onRow ? styles.pressable : ''}`}
+      style={{ ...frame, height: rowPx, transform: `translateY(${top}px)` }}
+      onClick={onRow && (() => onRow(row))}
+    >
+      {columns.map((column) => (
+        <div
+          key={column.id}
+          role={column.isSticky ? 'rowheader' : 'cell'}
+          className={`${styles.cell} ${column.isNumber ? styles.number : ''} ${column.isSticky ? styles.sticky : ''}`}
+        >
+          {column.cell(row, index)}
+        </div>
+      ))}
     </div>
   )
 }
