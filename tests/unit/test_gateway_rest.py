@@ -139,6 +139,7 @@ def test_the_description_lists_every_route(client):
     assert {
         "/api/health", "/api/about", "/api/gpus", "/api/gpus/{name}", "/api/models", "/api/traces",
         "/api/traces/{trace_id}", "/api/samples", "/api/runs", "/api/runs/{run_id}", "/api/runs/{run_id}/progress",
+        "/api/runs/{run_id}/state", "/api/runs/{run_id}/known-errors", "/api/traces/{trace_id}/tasks/{task}/histogram",
         "/api/runs/{run_id}/cancel", "/api/runs/{run_id}/verify", "/api/runs/{run_id}/kernels",
         "/api/runs/{run_id}/log/{config}", "/api/runs/{run_id}/events", "/api/runs/{run_id}/perfetto", "/api/sql",
         "/api/what-if", "/api/traces/{trace_id}/layout", "/api/traces/{trace_id}/launches",
