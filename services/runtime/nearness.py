@@ -101,11 +101,13 @@ def _weighted(family_ns: Mapping[str, float], rows: Sequence[_Measured], word: i
 
 
 def _rows(error_map: Mapping[str, Any], of: str, figure: str) -> Iterator[_Measured]:
-    """The rows of the tables that have an op, a GPU or class, a count and this figure, and no source GPU."""
+    """The rows of the tables that have an op, a GPU or class, a count and this figure, predicted by its own constants:
+    not those from a source GPU, nor those of a GPU taken for unknown.
+    """
     for section in error_map["sections"]:
         for table in section["tables"]:
             columns = table["columns"]
-            if not {"op", of, "n", figure} <= set(columns) or "source" in columns:
+            if not {"op", of, "n", figure} <= set(columns) or {"source", "unknown"} & set(columns):
                 continue
             for cells in table["rows"]:
                 row = dict(zip(columns, cells, strict=True))

@@ -27,6 +27,10 @@ MAP = {
                     "rows": [["gemm", "a40", "l40s", 7, 1.0, 1.0]],
                 },
                 {
+                    "columns": ["op", "variant", "GPU", "unknown", "n", "mean"],
+                    "rows": [["gemm", "bf16", "h100_sxm", "class", 1000, 400.0]],
+                },
+                {
                     "columns": ["op", "class", "n", "covered"],
                     "rows": [["gemm", "wgmma", 1000, 76.0], ["attention_decode", "wgmma", 500, 80.0]],
                 },
