@@ -9,14 +9,19 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from services.aggregator import queries
 from services.ingest import admission
 from services.runtime.artifacts import ArtifactStore
 from services.runtime.cluster import broker_of
+from services.runtime.embedded import Embedded
 from services.runtime.kafka import Publisher, event_of, read_to_end
+from services.simworker.simulators.catalog import simulators
+from tests.factories import Clock, settings
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_LIMIT_S = 120
@@ -153,3 +158,16 @@ def cluster(broker, tmp_path_factory):
         cluster.start(service)
     yield cluster
     cluster.stop()
+
+
+def embedded_state_hash(trace_file: Path, home: Path, gpus: Sequence[str]) -> str:
+    """What a run of this trace on these GPUs ends with where one process does it all."""
+    engine = Embedded(settings(home), simulators(2), now_ms=Clock())
+    upload = admission.upload([engine.store_artifact(trace_file)], name="small", model=None, source_gpu=None)
+    engine.upload(upload)
+    engine.pump()
+    engine.request_run("run", upload.trace_id, gpus)
+    engine.pump()
+    report = queries.run_report(engine.store, "run")
+    engine.close()
+    return str(report["state_hash"])

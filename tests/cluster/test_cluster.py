@@ -10,9 +10,8 @@ from services.aggregator import queries
 from services.aggregator.state_hash import state_hash
 from services.aggregator.store import Store
 from services.ingest import admission
-from services.runtime.embedded import Embedded
-from services.simworker.simulators.catalog import simulators
-from tests.factories import Clock, kineto_trace, settings
+from tests.cluster.conftest import embedded_state_hash
+from tests.factories import kineto_trace
 
 GPUS = ("h100_sxm", "l4", "b200_sxm")
 
@@ -30,15 +29,7 @@ def run_request(run_id, upload):
 
 @pytest.fixture(scope="module")
 def embedded_hash(tmp_path_factory, trace_file):
-    engine = Embedded(settings(tmp_path_factory.mktemp("embedded")), simulators(2), now_ms=Clock())
-    upload = admission.upload([engine.store_artifact(trace_file)], name="small", model=None, source_gpu=None)
-    engine.upload(upload)
-    engine.pump()
-    engine.request_run("run", upload.trace_id, GPUS)
-    engine.pump()
-    report = queries.run_report(engine.store, "run")
-    engine.close()
-    return report["state_hash"]
+    return embedded_state_hash(trace_file, tmp_path_factory.mktemp("embedded"), GPUS)
 
 
 def test_the_cluster_gives_the_embedded_answer(cluster, trace_file, embedded_hash):

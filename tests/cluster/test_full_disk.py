@@ -9,15 +9,12 @@ import urllib.request
 
 import pytest
 
-from services.aggregator import queries
 from services.aggregator.state_hash import state_hash
 from services.aggregator.store import Store
 from services.ingest import admission
-from services.runtime.embedded import Embedded
-from services.simworker.simulators.catalog import simulators
-from tests.cluster.conftest import ROOT, Cluster
+from tests.cluster.conftest import ROOT, Cluster, embedded_state_hash
 from tests.cluster.test_scale import free_ports
-from tests.factories import Clock, kineto_trace, settings
+from tests.factories import kineto_trace
 
 GPUS = tuple(f"h100_sxm:dram_gbps={2000 + 10 * number}" for number in range(40))
 SMALL_BYTES = 3 << 20
@@ -107,24 +104,12 @@ def until(is_true, what):
         time.sleep(0.2)
 
 
-def embedded_hash(path, folder):
-    engine = Embedded(settings(folder), simulators(2), now_ms=Clock())
-    upload = admission.upload([engine.store_artifact(path)], name="small", model=None, source_gpu=None)
-    engine.upload(upload)
-    engine.pump()
-    engine.request_run("run", upload.trace_id, GPUS)
-    engine.pump()
-    report = queries.run_report(engine.store, "run")
-    engine.close()
-    return report["state_hash"]
-
-
 @pytest.mark.parametrize("disk", [SmallDisk(), SmallFiles()], ids=["disk", "file"])
 def test_a_full_disk_is_said_and_when_there_is_room_nothing_is_lost_or_doubled(broker, tmp_path, disk):
     if not disk.is_possible(tmp_path):
         pytest.skip("this machine lets nobody make a file system in a namespace of his own")
     path = kineto_trace(tmp_path / "small.json", step_count=4, layers=3)
-    expected = embedded_hash(path, tmp_path / "embedded")
+    expected = embedded_state_hash(path, tmp_path / "embedded", GPUS)
     home, own = tmp_path / "home", tmp_path / "aggregator"
     home.mkdir()
     own.mkdir()

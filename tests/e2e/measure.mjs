@@ -103,6 +103,23 @@ async function frames(act) {
   return deltas.slice(WARM_UP)
 }
 
+/** Scrolled from end to end and back, a step a frame. */
+const toAndFro = (scroller) =>
+  scroller.evaluate(
+    (element, count) =>
+      new Promise((resolve) => {
+        let turn = 0
+        const step = () => {
+          element.scrollTop = (element.scrollHeight - element.clientHeight) * (0.5 + 0.5 * Math.sin(turn / 40))
+          turn += 1
+          if (turn < count) requestAnimationFrame(step)
+          else resolve()
+        }
+        requestAnimationFrame(step)
+      }),
+    FRAMES + WARM_UP,
+  )
+
 const perf = async () => {
   await page.evaluate(() => window.dispatchEvent(new Event('cascade:perf')))
   await page.waitForTimeout(150)
@@ -165,22 +182,7 @@ const scenarios = {
     await pane.scrollIntoViewIfNeeded()
     await page.waitForTimeout(500)
     const total = await page.getByText(/^[\d\s]+ lines$/).first().innerText()
-    const { found: scroll, cpuMs } = await mainThread(() => frames(() =>
-      pane.evaluate(
-        (element, count) =>
-          new Promise((resolve) => {
-            let turn = 0
-            const step = () => {
-              element.scrollTop = (element.scrollHeight - element.clientHeight) * (0.5 + 0.5 * Math.sin(turn / 40))
-              turn += 1
-              if (turn < count) requestAnimationFrame(step)
-              else resolve()
-            }
-            requestAnimationFrame(step)
-          }),
-        FRAMES + WARM_UP,
-      ),
-    ))
+    const { found: scroll, cpuMs } = await mainThread(() => frames(() => toAndFro(pane)))
     const at = async (share) => {
       await pane.evaluate((element, way) => {
         element.scrollTop = (element.scrollHeight - element.clientHeight) * way
@@ -328,22 +330,7 @@ const scenarios = {
       )
       await page.waitForTimeout(100)
     }
-    const { found: scroll, cpuMs } = await mainThread(() => frames(() =>
-      table.evaluate(
-        (element, count) =>
-          new Promise((resolve) => {
-            let turn = 0
-            const step = () => {
-              element.scrollTop = (element.scrollHeight - element.clientHeight) * (0.5 + 0.5 * Math.sin(turn / 40))
-              turn += 1
-              if (turn < count) requestAnimationFrame(step)
-              else resolve()
-            }
-            requestAnimationFrame(step)
-          }),
-        FRAMES + WARM_UP,
-      ),
-    ))
+    const { found: scroll, cpuMs } = await mainThread(() => frames(() => toAndFro(table)))
     return { said, sortMs: sorts, scroll: quantiles(scroll), cpuMsPerFrame: each(cpuMs, scroll.length + WARM_UP) }
   },
 

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import cascade_profiler
 import pytest
-from cascade_profiler import arming, collect, saying, session, vllm, vllm_graphs
+from cascade_profiler import arming, session, vllm, vllm_graphs
 from cascade_profiler.kineto import StepSpan, captures_of, seen_in_file, window_rows
 from cascade_profiler.rows import capture_batch, launch_batches
 from cascade_schemas.codec import decode
@@ -25,6 +25,7 @@ from cascade_schemas.recording import read_stream
 from services.ingest import admission
 from services.ingest.importers import import_trace
 from services.ingest.live import LiveIngest
+from tests.fakes.seat import fresh_seat, use_torch
 from tests.fakes.torch_profiler import FakeTorch
 from tests.fakes.vllm_engine import CachedRequestData, FakeLLM, SchedulerOutput, worker_module
 from tests.recordings import RECORDED, recording_started, step_recorded
@@ -42,20 +43,12 @@ class Mode(Enum):
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    saying.forget()
-    monkeypatch.setattr(vllm, "_seat", vllm._Seat())
-    monkeypatch.setenv(arming.VARIABLE, "armed")
-    yield
-    if vllm._seat.tracer is not None:
-        vllm._seat.tracer.stop(1.0)
+    yield from fresh_seat(monkeypatch)
 
 
 @pytest.fixture
 def torch(monkeypatch):
-    fake = FakeTorch()
-    monkeypatch.setattr(collect, "_module", lambda name: fake if name == "torch" else None)
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    return fake
+    return use_torch(monkeypatch, FakeTorch())
 
 
 class FirstRunner:

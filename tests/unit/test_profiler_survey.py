@@ -1,12 +1,11 @@
 """A trace made for the purpose: it goes where a second buys most, stops by itself, and says what more would buy."""
 
 import math
-import sys
 from types import SimpleNamespace
 
 import cascade_profiler
 import pytest
-from cascade_profiler import arming, collect, saying, vllm
+from cascade_profiler import collect, vllm
 from cascade_profiler.plan import KindReport, decode_kinds, kind_of
 from cascade_profiler.recorder import Batch
 from cascade_profiler.surveying import Known, Point, known_of, next_point, output_tokens, possible
@@ -14,6 +13,7 @@ from cascade_schemas.codec import decode
 from cascade_schemas.events import StepTraced
 
 from services.ingest.live import LiveIngest
+from tests.fakes.seat import fresh_seat, use_torch
 from tests.fakes.torch_profiler import FakeTorch
 from tests.fakes.vllm_engine import FakeLLM, worker_module
 
@@ -22,21 +22,13 @@ LIMITS = vllm.Limits(context_tokens=600, requests=8, step_tokens=128, vocabulary
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    saying.forget()
-    monkeypatch.setattr(vllm, "_seat", vllm._Seat())
-    monkeypatch.setenv(arming.VARIABLE, "armed")
     monkeypatch.setattr(vllm, "generate", _generate)
-    yield
-    if vllm._seat.tracer is not None:
-        vllm._seat.tracer.stop(1.0)
+    yield from fresh_seat(monkeypatch)
 
 
 @pytest.fixture
 def torch(monkeypatch):
-    fake = FakeTorch()
-    monkeypatch.setattr(collect, "_module", lambda name: fake if name == "torch" else None)
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    return fake
+    return use_torch(monkeypatch, FakeTorch())
 
 
 def _generate(llm, prompts, output_tokens):

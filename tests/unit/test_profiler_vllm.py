@@ -10,7 +10,7 @@ from pathlib import Path
 import cascade_profiler
 import cascade_profiler_plugin
 import pytest
-from cascade_profiler import arming, collect, saying, session, vllm
+from cascade_profiler import arming, saying, session, vllm
 from cascade_profiler.arming import arm, is_armed
 from cascade_profiler.orders import Orders, standing_orders
 from cascade_schemas.codec import decode, encode
@@ -25,6 +25,7 @@ from cascade_schemas.events import (
 from cascade_schemas.recording import read_stream
 
 from services.ingest.live import LiveIngest
+from tests.fakes.seat import fresh_seat, use_torch
 from tests.fakes.torch_profiler import FakeTorch
 from tests.fakes.vllm_engine import FakeLLM, worker_module
 
@@ -33,25 +34,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    """No trace, nothing told, no orders of a test before."""
-    saying.forget()
-    monkeypatch.setattr(vllm, "_seat", vllm._Seat())
-    monkeypatch.setenv(arming.VARIABLE, "armed")
-    yield
-    if vllm._seat.tracer is not None:
-        vllm._seat.tracer.stop(1.0)
+    yield from fresh_seat(monkeypatch)
 
 
 @pytest.fixture
 def torch(monkeypatch):
-    fake = FakeTorch()
-    use_torch(monkeypatch, fake)
-    return fake
-
-
-def use_torch(monkeypatch, fake):
-    monkeypatch.setattr(collect, "_module", lambda name: fake if name == "torch" else None)
-    monkeypatch.setitem(sys.modules, "torch", fake)
+    return use_torch(monkeypatch, FakeTorch())
 
 
 def hooked(fake=None, **options):

@@ -28,10 +28,8 @@ from services.kernels.work import Floats
 from services.simworker.calibration.constants import FORMS, Constants, Group, levels, load_constants
 from services.simworker.calibration.tables import Companion, Sample, read_samples
 from services.simworker.simulators.analytic.collective import PROTOCOLS
-from services.simworker.simulators.analytic.columns import GpuColumns
-from services.simworker.simulators.analytic.simulator import form_us_as_sold, limits_of
+from services.simworker.simulators.analytic.simulator import form_us_as_sold
 from services.simworker.simulators.base import Z90
-from services.simworker.simulators.roofline import flop_rate
 
 _FOLDER = Path(__file__).parent / "constants"
 _ROWS_PER_FIT = {"gemm": 1_000, "moe": 500}  # others 1_200: more rows moved no constant by more than the noise
@@ -213,12 +211,8 @@ def _beside(companions: Floats, parameters: Mapping[str, float]) -> Floats:
 
 def companion_us(constants: Constants, companion: Companion, gpu: str) -> Floats:
     """A kernel beside the one in question, by the constants stored for it."""
-    spec = load_gpu(gpu)
-    _, group = constants.group(companion.form, companion.variant, spec)
-    p = {name: np.array([[value]]) for name, value in group.parameters.items()}
-    flop = np.array([[flop_rate("fp32", spec)[0] / 1e6]])
-    total: Floats = limits_of(constants, companion.form, p, GpuColumns.of([spec]), flop, companion.work).total[0]
-    return total
+    _, group = constants.group(companion.form, companion.variant, load_gpu(gpu))
+    return form_us_as_sold(constants, companion.form, group.parameters, gpu, companion.work)
 
 
 def fit_group(
