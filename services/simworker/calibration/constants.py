@@ -65,7 +65,8 @@ class Constants:
         change = self.rules["unseen_class"]["value"][form]
         least = change["least_sigmas"].get(variant, change["least_sigmas"]["*"])
         sigmas = tuple(max(both) for both in zip(group.sigmas, least, strict=True))
-        return Group(group.level, {**group.parameters, **change.get("set", {})}, sigmas)
+        there = change.get("for", {}).get(gpu.programming_class, {})
+        return Group(group.level, _carried_over(group.parameters, there), sigmas)
 
     def _mixed(self, variant: str, gpu: GpuSpec) -> tuple[str, Group]:
         """Both attention forms' constants; the wider sigma of the two, as neither was measured so."""
@@ -95,6 +96,19 @@ class _Tables(Mapping[tuple[str, str, str], Learned]):
 
     def __len__(self) -> int:
         return len(self._packed)
+
+
+# Prefill: what is paid per tile of queries, so that a smaller tile pays less of it.
+_PER_TILE = ("padding", "k0", "rowcost")
+
+
+def _carried_over(parameters: Mapping[str, float], there: Mapping[str, Any]) -> dict[str, float]:
+    """Another class's constants in the hands of this class's library: `there` has its `set`, `times` and `tile`."""
+    changed = {name: value * there.get("times", {}).get(name, 1) for name, value in parameters.items()}
+    if "tile" in there:
+        smaller = there["tile"] / changed["tile"]
+        changed |= {"tile": there["tile"], **{name: changed[name] * smaller for name in _PER_TILE}}
+    return {**changed, **there.get("set", {})}
 
 
 def levels(gpu: GpuSpec, kin: Mapping[str, list[str]]) -> list[str]:
