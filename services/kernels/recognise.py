@@ -50,6 +50,7 @@ class Recognised:
     is_gated: bool = False  # a GEMM with a gated activation in its epilogue
     elements_per_thread: int = 0  # elementwise kernels whose grid covers the elements
     tensors: int = 0  # operands of an elementwise kernel, the output included
+    places_elements: bool = False  # each element's address is worked out by divisions: strided or broadcast operands
     notes: str = ""
 
 
@@ -548,6 +549,7 @@ _FUNCTORS: tuple[tuple[str, Family, str], ...] = (
     ("compare", Family.ELEMENTWISE, "compare"),
     ("Compare", Family.ELEMENTWISE, "compare"),
 )
+_PLACING = {"elementwise_kernel", "elementwise_kernel_manual_unroll", "legacy_elementwise_kernel"}
 _WIDE_FUNCTORS = {"bfloat16_copy_kernel": (32, 16), "bfloat16tofloat32_copy": (16, 32), "float16_copy_kernel": (32, 16)}
 
 
@@ -582,6 +584,7 @@ def _torch_elementwise(match: re.Match[str], text: str) -> Recognised:
         out_bits=out_bits,
         elements_per_thread=per_thread,
         tensors=tensors,
+        places_elements=shape in _PLACING,
     )
 
 
@@ -632,7 +635,8 @@ def _torch_reduce(_: re.Match[str], text: str) -> Recognised:
 def _torch_copy(kind: str) -> _Reader:
     def read(_: re.Match[str], text: str) -> Recognised:
         bits = _element_bits(text)
-        return Recognised(Family.COPY, Library.TORCH, kind=kind, a_bits=bits, out_bits=bits)
+        places = kind == "cat" and re.search(r"CatArrayBatchedCopy(?!_)", text) is not None
+        return Recognised(Family.COPY, Library.TORCH, kind=kind, a_bits=bits, out_bits=bits, places_elements=places)
 
     return read
 

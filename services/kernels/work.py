@@ -99,6 +99,7 @@ class Work:
     read_bytes: float = 0.0  # compulsory, as if nothing were cached
     write_bytes: float = 0.0
     rows: float = 0.0  # row-wise kernels: tokens
+    placed_elements: float = 0.0  # whose address each thread works out by divisions (PyTorch, strided or broadcast)
     ctas: float = 0.0
     threads_per_cta: float = 0.0
     # GEMM: C[m, n] = A[m, k] · W[n, k]ᵀ, m tokens; `batch` independent ones

@@ -694,13 +694,14 @@ def _elementwise(launch: _Launch) -> Work:
         return launch.work(
             launch.known, flop=float(elements), read_bytes=read, write_bytes=elements * out_bits / 8,
             rows=prod(shape[:-1]), n=shape[-1], a_bits=launch.bits(), out_bits=out_bits,
+            placed_elements=elements * seen.places_elements,
         )  # fmt: skip
     elements, work_from = _elements_by_launch(launch)
     a_bits, out_bits = seen.a_bits or 16, seen.out_bits or seen.a_bits or 16
     inputs = max(seen.tensors - 1, 0) if seen.tensors else 1
     return launch.work(
         work_from, flop=float(elements), read_bytes=inputs * elements * a_bits / 8, write_bytes=elements * out_bits / 8,
-        rows=launch.tokens or 1, a_bits=a_bits, out_bits=out_bits,
+        rows=launch.tokens or 1, a_bits=a_bits, out_bits=out_bits, placed_elements=elements * seen.places_elements,
     )  # fmt: skip
 
 
@@ -822,7 +823,7 @@ def _copy(launch: _Launch) -> Work:
     read = 0.0 if seen.kind == "fill" else elements * in_bits / 8
     return launch.work(
         work_from, read_bytes=read, write_bytes=elements * out_bits / 8, rows=tensors[0][0][0] if tensors else 1,
-        a_bits=in_bits, out_bits=out_bits,
+        a_bits=in_bits, out_bits=out_bits, placed_elements=elements * seen.places_elements,
     )  # fmt: skip
 
 

@@ -111,6 +111,7 @@ KERNELS: dict[str, Callable[[Sizes], Work]] = {
     "custom_all_reduce": collective("all_reduce", 4, Library.CUSTOM_ALLREDUCE),
     **{str(family): rowwise(family) for family in _PASSING},
     "add": rowwise(Family.ELEMENTWISE, "add"),
+    "strided": lambda s: replace(rowwise(Family.ELEMENTWISE)(s), placed_elements=s["bytes"] * s["m"] / 2),
     "unknown": launched_only(Family.UNKNOWN),
     "fused_unsolved": launched_only(Family.FUSED),
 }  # fmt: skip
@@ -239,6 +240,24 @@ def test_a_dtype_that_the_gpu_lacks_is_dequantised_and_said():
     bf16 = times([gemm(LONG)], [load_gpu("a100_sxm_80gb")])
     # Arithmetic of bf16, operands of 8 bits: close to bf16 when compute-bound, and never slower than it.
     assert 0.6 * bf16[0, 0] < p.duration_ns[0, 0] <= bf16[0, 0]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "elements", "element_bytes", "measured_us"),
+    [
+        ("h100_sxm", 2401 * 256, 5, 3.3),  # fp32 masked_fill, nsys-ai's training window
+        ("h100_sxm", 1568 * 256, 12, 2.6),  # fp32 binary kernel, ibidem
+        ("b200_sxm", 4995 * 512, 4, 7.0),  # bf16 copy of rows of 3,072 to rows of 2,880, vLLM prefill of TraceLens
+    ],
+)
+def test_strided_elements_take_what_public_traces_show(gpu, elements, element_bytes, measured_us):
+    moved = elements * element_bytes / 2
+    strided = Work(
+        family=Family.ELEMENTWISE, read_bytes=moved, write_bytes=moved, placed_elements=elements, kind="elementwise"
+    )
+    p = SIMULATOR.simulate(WorkTable.of([strided, replace(strided, placed_elements=0)]), [load_gpu(gpu)])
+    assert 0.75 < p.duration_ns[0, 0] / 1e3 / measured_us < 1.35
+    assert p.duration_ns[0, 0] > p.duration_ns[0, 1]
 
 
 def test_a_collective_over_pcie_says_that_the_link_was_not_measured():

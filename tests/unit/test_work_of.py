@@ -263,6 +263,28 @@ def test_elementwise_kernels_broadcast():
     assert (work.read_bytes, work.write_bytes) == (2 * (elements + 16 * 559), 2 * elements)
 
 
+STRIDED = "at::native::elementwise_kernel<128,4,at::native::gpu_kernel_impl_nocast<at::native::CUDAFunctor_add<float>>>"
+
+
+def test_only_kernels_of_strided_operands_work_out_where_an_element_lies():
+    shapes = (16, 559, 1024), (16, 559, 1)
+    assert work_of(task(STRIDED, "aten::add", *shapes)).placed_elements == 16 * 559 * 1024
+    assert work_of(task(ADD, "aten::add", *shapes)).placed_elements == 0
+    cat = work_of(
+        task(
+            "at::native::CatArrayBatchedCopy<at::native::OpaqueType<2>,unsigned int,4,64,64>",
+            "aten::cat",
+            (8, 100),
+            (8, 100),
+        )
+    )
+    assert cat.placed_elements == 1600
+    aligned = task(
+        "at::native::CatArrayBatchedCopy_aligned16_contig<at::native::OpaqueType<2>,1>", "aten::cat", (8, 100)
+    )
+    assert work_of(aligned).placed_elements == 0
+
+
 def test_where_the_grid_contradicts_an_ops_operands_the_grid_wins():
     elements = 16 * 559 * 1024
     fits = task(ADD, "aten::add", (16, 559, 1024), (16, 559, 1024), grid=(17888, 1, 1), block=(128, 1, 1))

@@ -44,6 +44,10 @@ class Constants:
     def sigma_bins_us(self) -> tuple[float, ...]:
         return tuple(self.rules["sigma_bins_us"]["value"])
 
+    def unmeasured(self, form: str) -> dict[str, float]:
+        """Parameters that no table tells: rules.json has them for all groups of a form."""
+        return dict(self.rules["unmeasured"]["value"].get(form, {}))
+
     def group(self, form: str, variant: str, gpu: GpuSpec) -> tuple[str, Group]:
         """The variant found and its group: that of the GPU itself, else of its kin; another variant if none has any."""
         if form == "mixed":
@@ -134,7 +138,7 @@ def load_constants(folder: Traversable) -> Constants:
     rules = json.loads(texts.pop("rules"))
     tables = json.loads(texts.pop("residual", '{"tables": {}}'))["tables"]
     return Constants(
-        forms={form: _with_derived(form, _form(json.loads(text)), rules) for form, text in texts.items()},
+        forms={form: _with_derived(form, _form(form, json.loads(text), rules), rules) for form, text in texts.items()},
         candidates={name: tuple(tuple(c) for c in v["value"]) for name, v in rules["candidates"].items()},
         rules=rules,
         digest=hashlib.sha256(whole.encode()).hexdigest()[:16],
@@ -147,10 +151,12 @@ def _named(key: str) -> tuple[str, str, str]:
     return form, variant, gpu
 
 
-def _form(stored: dict[str, Any]) -> dict[str, dict[str, Group]]:
+def _form(form: str, stored: dict[str, Any], rules: Mapping[str, Any]) -> dict[str, dict[str, Group]]:
+    unmeasured = rules["unmeasured"]["value"].get(form, {})
     return {
         variant: {
-            level: Group(level, dict(group["parameters"]), tuple(group["sigmas"])) for level, group in groups.items()
+            level: Group(level, {**unmeasured, **group["parameters"]}, tuple(group["sigmas"]))
+            for level, group in groups.items()
         }
         for variant, groups in stored["groups"].items()
     }

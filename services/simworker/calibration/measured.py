@@ -85,7 +85,7 @@ def overlaid(shipped: Constants, read: Sequence[_Read]) -> Constants:
         for form, variants in one.file.groups.items():
             for variant, fitted in variants.items():
                 level = f"gpu:{one.file.gpu}"
-                group = Group(level, dict(fitted.parameters), tuple(fitted.sigmas))
+                group = Group(level, {**shipped.unmeasured(form), **fitted.parameters}, tuple(fitted.sigmas))
                 forms[form][variant] = {**forms[form].get(variant, {}), level: group}
                 residuals.pop((form, variant, one.file.gpu), None)
     whole = "\n".join([shipped.digest, *(one.text for one in read)])

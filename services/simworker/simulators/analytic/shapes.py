@@ -196,7 +196,9 @@ def rowwise_rows(work: WorkTable) -> tuple[RowWise, Floats]:
     measured_so = np.array([str(kind).startswith(OP_2024) for kind in work.text("kind")], dtype=np.bool_)
     by_row = (np.isin(work.text("family"), _BY_ROW) | measured_so)[None, :]
     rows = np.where(by_row, np.minimum(np.maximum(_row(work, "rows"), 1), np.maximum(moved / _BYTES_OF_A_ROW, 1)), 0)
-    return RowWise(moved_bytes=moved, rows=rows, flop=amount.flop[None, :]), guessed
+    return RowWise(
+        moved_bytes=moved, rows=rows, flop=amount.flop[None, :], placed_elements=_row(work, "placed_elements")
+    ), guessed
 
 
 def collective_rows(work: WorkTable) -> Collective:
