@@ -558,6 +558,11 @@ _ATTENTION = frozenset(
 )  # fmt: skip
 
 
+def has_lengths(config: LaunchConfig) -> bool:
+    """Whether the work of such a launch depends on the lengths of the step's requests: attention's does."""
+    return not config.is_copy and recognise(canonical_name(config.name)).family in _ATTENTION
+
+
 class TaskTable:
     """Tasks of all ranks, each once."""
 
@@ -577,10 +582,9 @@ class TaskTable:
         share theirs: tokens for kernels, lengths for attention, neither for copies.
         """
         raw, gpu = joint.raw, joint.gpu
-        used = np.unique(gpu.config)
         is_attention = np.zeros(len(raw.configs), dtype=bool)
-        for config in used:
-            is_attention[config] = recognise(canonical_name(raw.configs[config].name)).family in _ATTENTION
+        for config in np.unique(gpu.config):
+            is_attention[config] = has_lengths(raw.configs[config])
         tokens_of = np.array([s.context_tokens + s.generation_tokens for s in steps] + [0], dtype=np.int64)
         lengths: dict[tuple[Lengths, Lengths], int] = {((), ()): 0}
         lengths_of = np.array(
@@ -590,7 +594,7 @@ class TaskTable:
         length = np.where(is_attention[gpu.config] & gpu.is_kernel, lengths_of[step], 0)
         columns = (gpu.config, joint.op, joint.from_capture.astype(np.int64), tokens, length,
                    gpu.is_kernel.astype(np.int64))  # fmt: skip
-        _, first, inverse = np.unique(_combined(columns), return_index=True, return_inverse=True)
+        _, first, inverse = np.unique(combined(columns), return_index=True, return_inverse=True)
         distinct = np.stack([column[first] for column in columns], axis=1)
         by_length = list(lengths)
         numbers = np.empty(len(distinct), dtype=np.int32)
@@ -598,11 +602,27 @@ class TaskTable:
             config, op, from_capture, m, which, is_kernel = (int(value) for value in distinct[at])
             q, kv = by_length[which]
             facts = raw.ops[op] if op >= 0 else None
-            said = (raw.configs[config], facts, bool(from_capture), m, q, kv, bool(is_kernel), world_size)
-            if (number := self.seen.get(said)) is None:
-                number = self.seen[said] = self._row(*said)
-            numbers[at] = number
+            numbers[at] = self.of_launch(
+                raw.configs[config], facts, bool(from_capture), m, q, kv, bool(is_kernel), world_size
+            )
         return numbers[inverse.reshape(-1)]
+
+    def of_launch(
+        self,
+        config: LaunchConfig,
+        facts: OpFacts | None,
+        from_capture: bool,
+        tokens: int,
+        q: Lengths,
+        kv: Lengths,
+        is_kernel: bool,
+        world_size: int,
+    ) -> int:
+        """The task of a launch that says this; tokens, q, kv: only as far as they fix its work."""
+        said = (config, facts, from_capture, tokens, q, kv, is_kernel, world_size)
+        if (number := self.seen.get(said)) is None:
+            number = self.seen[said] = self._row(*said)
+        return number
 
     def _row(
         self,
@@ -734,7 +754,7 @@ def _sane_rows(raw: RawTrace) -> GpuColumns:
 
 
 _ASTRAY_NS = 3_600_000_000_000
-_CLOCK_TOLERANCE_NS = 1_000_000  # host and device clocks are aligned by interpolation
+CLOCK_TOLERANCE_NS = 1_000_000  # host and device clocks are aligned by interpolation
 _LONG_OVERRUN_NS = 100_000  # programmatic dependent launch overlaps by microseconds
 
 
@@ -747,24 +767,35 @@ def measure_quality(joint: Joined, quality: QualityReport) -> None:
     has_no_grid = np.array([config.grid is None for config in raw.configs] or [False])
     quality.gridless_count += int(has_no_grid[gpu.config[kernels]].sum())
     quality.zero_duration_count += int((gpu.duration_ns[kernels] == 0).sum())
-    early = (call >= 0) & (gpu.start_ns[kernels] < _at(raw.calls.start_ns, call) - _CLOCK_TOLERANCE_NS)
+    early = (call >= 0) & (gpu.start_ns[kernels] < _at(raw.calls.start_ns, call) - CLOCK_TOLERANCE_NS)
     quality.before_launch_count += int(early.sum())
     # Kernels one after another on a stream
     order = kernels[np.lexsort((gpu.start_ns[kernels], gpu.stream[kernels], gpu.device[kernels]))]
     before, after = order[:-1], order[1:]
     same = (gpu.device[before] == gpu.device[after]) & (gpu.stream[before] == gpu.stream[after])
-    overrun = gpu.start_ns[before] + gpu.duration_ns[before] - gpu.start_ns[after]
-    quality.overlap_count += int((same & (overrun > 1)).sum())
-    room = gpu.start_ns[after] - gpu.start_ns[before]
-    is_false = same & (overrun > _LONG_OVERRUN_NS) & (gpu.duration_ns[before] > 4 * np.maximum(room, 1)) & (room > 0)
-    gpu.duration_ns[before[is_false]] = room[is_false]
-    quality.overrun_clipped_count += int(is_false.sum())
+    clip_overruns(gpu.start_ns, gpu.duration_ns, order, same, quality)
     # Graph launches that left no kernel record
     is_graph_api = np.array(["GraphLaunch" in api for api in raw.apis], dtype=bool)
     graph_calls = np.flatnonzero(_at(is_graph_api, raw.calls.api, fill=False))
     with_kernels = np.unique(joint.graph[joint.graph >= 0])
     opaque = ~np.isin(raw.calls.correlation[graph_calls], with_kernels)
     quality.opaque_graph_launch_count = max(quality.opaque_graph_launch_count, int(opaque.sum()))
+
+
+def clip_overruns(
+    start_ns: Ints, duration_ns: Ints, order: NDArray[np.intp], same: NDArray[np.bool_], quality: QualityReport
+) -> None:
+    """Count kernels that overlap the next of their stream, and cut those that cannot.
+
+    order: rows of kernels, by stream and start; same: whether each is followed by one of its stream.
+    """
+    before, after = order[:-1], order[1:]
+    overrun = start_ns[before] + duration_ns[before] - start_ns[after]
+    quality.overlap_count += int((same & (overrun > 1)).sum())
+    room = start_ns[after] - start_ns[before]
+    is_false = same & (overrun > _LONG_OVERRUN_NS) & (duration_ns[before] > 4 * np.maximum(room, 1)) & (room > 0)
+    duration_ns[before[is_false]] = room[is_false]
+    quality.overrun_clipped_count += int(is_false.sum())
 
 
 def _merged_quality(reports: Sequence[QualityReport]) -> QualityReport:
@@ -858,7 +889,7 @@ def _concatenated(parts: Sequence[ImportedLaunches]) -> ImportedLaunches:
     return ImportedLaunches(**{name: np.concatenate(column) for name, column in columns.items()})
 
 
-def _combined(columns: Sequence[Ints]) -> Ints:
+def combined(columns: Sequence[Ints]) -> Ints:
     """One integer per row, equal where all columns are: sorting rows of several columns is ten times as slow."""
     key, size = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
@@ -898,7 +929,7 @@ def _with_configs_of_calls(raw: RawTrace, gpu: GpuColumns, call: Ints, by_graph:
     said_by_call[by_graph] = -1
     if not (said_by_call >= 0).any():
         return gpu
-    _, first, inverse = np.unique(_combined((gpu.config, said_by_call)), return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(combined((gpu.config, said_by_call)), return_index=True, return_inverse=True)
     distinct = np.stack([gpu.config[first], said_by_call[first]], axis=1)
     known = {config: index for index, config in enumerate(raw.configs)}
     merged = np.empty(len(distinct), dtype=np.int64)

@@ -9,13 +9,14 @@ the recorded file afterwards is this fold.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from itertools import chain, pairwise
+from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from cascade_schemas.batches import LAUNCHES
 from cascade_schemas.events import (
     AnyEvent,
     GraphCaptured,
@@ -38,19 +39,20 @@ from cascade_schemas.events import (
 from cascade_schemas.gpu import UnknownGpu
 from cascade_schemas.model import ModelSpec
 
-from services.ingest.assemble import TaskTable, measure_quality, redacted
+from services.ingest.assemble import TaskTable, redacted
 from services.ingest.derive import CannotDerive, derive_step, is_copy
-from services.ingest.graphs import Capture, join_replays
-from services.ingest.imported import (
-    ROWS_PER_EVENT,
-    ImportedStep,
-    Phase,
-    QualityReport,
-    TraceMetadata,
-    source_gpu_of,
+from services.ingest.graphs import Capture
+from services.ingest.imported import ROWS_PER_EVENT, ImportedStep, QualityReport, TraceMetadata, source_gpu_of
+from services.ingest.launches import SaidColumns, joined_said, launch_rows, measure_launches
+from services.ingest.patterns import Patterns, StepTasks
+from services.ingest.recorded import (
+    FactTable,
+    RecordedColumns,
+    capture_of,
+    imported_step,
+    joined_columns,
+    traced_ops,
 )
-from services.ingest.recorded import capture_of, imported_step, joined_rows, replay_of, traced_ops
-from services.kernels.recover import recover_step
 
 SILENCE_LIMIT_MS = 60_000
 """A trace of which nothing was heard for so long is over: its job was killed, or cannot reach us."""
@@ -74,24 +76,33 @@ RECORDED_TYPES = ("RecordingStarted", "GraphCaptured", "LaunchesRecorded", "OpsR
 
 
 class LiveIngest:
-    """Recorded events in, catalog out. A trace that has ended takes nothing more."""
+    """Recorded events in, catalog out. A trace that has ended takes nothing more.
+
+    Launches are said by `settle`, after as many events as came together: their price is that of a look at an array,
+    not that of a launch.
+    """
 
     def __init__(self) -> None:
         self._open: dict[str, LiveTrace] = {}
         self._ended: set[str] = set()
+        self._heard: dict[str, None] = {}  # traces that may have something to say
 
     def react(self, event: AnyEvent) -> Iterator[AnyEvent]:
         if isinstance(event, TraceCompleted | TraceRejected):
             self._end(event.trace_id)
         elif isinstance(event, Recorded) and event.trace_id not in self._ended:
             trace = self._open.setdefault(event.trace_id, LiveTrace(event.trace_id))
+            self._heard[event.trace_id] = None
             yield from self._watched(trace.take(event))
 
     def settle(self) -> Iterator[AnyEvent]:
-        yield from ()
+        heard, self._heard = self._heard, {}
+        for trace_id in heard:
+            if trace_id in self._open:
+                yield from self._watched(self._open[trace_id].settle())
 
     def restore(self, event: AnyEvent) -> None:
-        for _ in self.react(event):
+        for _ in chain(self.react(event), self.settle()):
             pass  # it was said before the restart
 
     def open_traces(self) -> list[str]:
@@ -129,21 +140,34 @@ class _Run:
     """Consecutive rows of one step."""
 
     step: int | None
-    batches: list[pa.RecordBatch]
     count: int
 
 
-@dataclass(slots=True)
-class _Rows:
+class _Part(Protocol):
+    """Rows that came together, in whatever form they are kept."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def slice(self, first: int, count: int) -> Self: ...
+
+
+_P = TypeVar("_P", bound=_Part)
+
+
+class _Rows(Generic[_P]):
     """Launches or ops of one rank as they arrive: in order of sequence number, each once."""
 
-    next_seq: int = 0
-    held: dict[int, pa.RecordBatch] = field(default_factory=dict)  # ahead of a gap, by first sequence number
-    runs: deque[_Run] = field(default_factory=deque)  # not said yet
+    def __init__(self, kept: Callable[[pa.RecordBatch], _P]) -> None:
+        self.next_seq = 0
+        self.held: dict[int, pa.RecordBatch] = {}  # ahead of a gap, by first sequence number
+        self.runs: deque[_Run] = deque()  # not said yet
+        self._parts: deque[_P] = deque()  # the rows of the runs
+        self._kept = kept
 
     def take(self, first_seq: int, rows: pa.RecordBatch) -> None:
-        kept = self.held.get(first_seq)
-        if rows.num_rows and (kept is None or kept.num_rows < rows.num_rows):
+        known = self.held.get(first_seq)
+        if rows.num_rows and (known is None or known.num_rows < rows.num_rows):
             self.held[first_seq] = rows
         while self.held and (first := min(self.held)) <= self.next_seq:
             waiting = self.held.pop(first)
@@ -155,23 +179,35 @@ class _Rows:
     def _append(self, rows: pa.RecordBatch) -> None:
         steps = np.asarray(rows.column("step").fill_null(-1), dtype=np.int64)
         edges = np.flatnonzero(np.diff(steps)) + 1
-        for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(steps)], strict=True):
+        for first, last in pairwise([0, *edges.tolist(), len(steps)]):
             step = int(steps[first]) if steps[first] >= 0 else None
-            part = rows.slice(first, last - first)
             if self.runs and self.runs[-1].step == step:
-                self.runs[-1].batches.append(part)
-                self.runs[-1].count += part.num_rows
+                self.runs[-1].count += last - first
             else:
-                self.runs.append(_Run(step, [part], part.num_rows))
+                self.runs.append(_Run(step, last - first))
+        self._parts.append(self._kept(rows))
+
+    def pop(self, count: int) -> list[_P]:
+        """The first so many rows, which are kept no longer."""
+        taken: list[_P] = []
+        while count:
+            part = self._parts.popleft()
+            if part.num_rows > count:
+                self._parts.appendleft(part.slice(count, part.num_rows - count))
+                part = part.slice(0, count)
+            count -= part.num_rows
+            taken.append(part)
+        return taken
 
 
 @dataclass(slots=True)
 class _Rank:
-    launches: _Rows = field(default_factory=_Rows)
-    ops: _Rows = field(default_factory=_Rows)
+    launches: _Rows[RecordedColumns]
+    ops: _Rows[pa.RecordBatch] = field(default_factory=lambda: _Rows(_as_it_is))
     steps: dict[int, StepRecorded] = field(default_factory=dict)  # heard, and waiting for their rows
     heard_steps: set[int] = field(default_factory=set)
     said_count: int = 0  # launches
+    unsaid: list[SaidColumns] = field(default_factory=list)  # whose tasks have been said
     capture_count: int = 0  # as the rank promised
     captures: dict[int, Capture] = field(default_factory=dict)
     ended: TraceEnded | None = None
@@ -194,6 +230,10 @@ class _Rank:
         )
 
 
+def _as_it_is(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows
+
+
 class LiveTrace:
     """One trace while it is being recorded. Keeps no launch that has been said."""
 
@@ -206,11 +246,13 @@ class LiveTrace:
         self._base_ns: int | None = None  # the trace's time 0
         self._ranks: dict[int, _Rank] = {}
         self._tasks = TaskTable()
+        self._facts = FactTable()
+        self._patterns = Patterns(self._facts, self._tasks)
         self._said_tasks: set[str] = set()
         self._said_indexes: set[int] = set()  # of those tasks: nearly all of a step's were said before
         self._said_signatures: set[str] = set()
         self._surveyed: set[tuple[object, ...]] = set()  # (name, grid, block) of kernels
-        self._solved: dict[tuple[bytes, int], list[int]] = {}
+        self._surveyed_indexes: set[int] = set()
         self._prompts: dict[int, int] = {}
         self._quality = QualityReport()
         self._kernel_count = self._step_count = 0
@@ -226,6 +268,16 @@ class LiveTrace:
             self._before.append(event)
         else:
             yield from self._hear(event)
+
+    def settle(self) -> Iterator[AnyEvent]:
+        """Say what has become certain since the last time."""
+        if self._is_over or self._base_ns is None:
+            return
+        try:
+            for number in sorted(self._ranks):
+                yield from self._advance(number)
+        except CannotDerive as reason:
+            yield self._rejected(f"no GPU kernels were recorded and none can be derived: {reason}")
 
     def abandon(self, why: str) -> Iterator[AnyEvent]:
         """Nothing more will come; `why` is shown with the trace."""
@@ -244,7 +296,7 @@ class LiveTrace:
         """The first rank says what the trace is of; time 0 is when the first of all ranks began, so all are awaited."""
         if self._started is None:
             yield from self._start(event)
-        rank = self._ranks.setdefault(event.rank, _Rank())
+        rank = self._rank(event.rank)
         rank.capture_count = max(rank.capture_count, event.capture_count)
         self._began_ns.setdefault(event.rank, event.began_ns)
         if self._base_ns is None and len(self._began_ns) >= self._rank_count:
@@ -260,7 +312,7 @@ class LiveTrace:
         if isinstance(event, HostProfileRecorded):
             yield from self._hear_profile(event)
             return
-        rank = self._ranks.setdefault(event.rank, _Rank())
+        rank = self._rank(event.rank)
         match event:
             case GraphCaptured():
                 rank.captures.setdefault(event.capture, capture_of(event))
@@ -272,13 +324,13 @@ class LiveTrace:
                 yield from self._hear_step(rank, event)
             case TraceEnded():
                 rank.ended = rank.ended or event
-        try:
-            yield from self._advance(event.rank)
-        except CannotDerive as reason:
-            yield self._rejected(f"no GPU kernels were recorded and none can be derived: {reason}")
-            return
-        if self._is_whole:
+        if rank.ended is not None and self._is_whole:
             yield from self._finish(is_truncated=False)
+
+    def _rank(self, number: int) -> _Rank:
+        if number not in self._ranks:
+            self._ranks[number] = _Rank(_Rows(self._facts.columns))
+        return self._ranks[number]
 
     @property
     def _rank_count(self) -> int:
@@ -361,64 +413,82 @@ class LiveTrace:
         rank = self._ranks[number]
         if not (rank.has_captures or is_last):
             return
-        rows = rank.ops if self._is_derived else rank.launches
-        while rows.runs:
-            run = rows.runs[0]
+        if self._is_derived:
+            for step, count in self._whole_runs(rank, rank.ops.runs, is_last=is_last):
+                batches = rank.ops.pop(count)
+                if step is not None:
+                    yield from self._say_derived(rank, step, pa.concat_batches(batches))
+        else:
+            runs = list(self._whole_runs(rank, rank.launches.runs, is_last=is_last))
+            if runs:
+                parts = rank.launches.pop(sum(count for _, count in runs))
+                yield from self._say_launches(rank, runs, joined_columns(parts))
+        yield from self._said_launches(number, rank)
+
+    def _whole_runs(
+        self, rank: _Rank, runs: deque[_Run], *, is_last: bool
+    ) -> Iterator[tuple[StepRecorded | None, int]]:
+        """Take the runs at the head that are whole: their step, None for rows outside of all, and number of rows."""
+        while runs:
+            run = runs[0]
             step = rank.steps.get(run.step) if run.step is not None else None
             promised = (step.op_count if self._is_derived else step.launch_count) if step else None
             if run.step is not None and (promised is None or run.count < promised):
                 if not is_last:
                     return
                 step = None  # a step that is not whole is none
-            rows.runs.popleft()
-            batch = pa.Table.from_batches(run.batches).unify_dictionaries().combine_chunks().to_batches()[0]
-            if self._is_derived:
-                if step is not None:
-                    yield from self._say_derived(number, rank, step, batch)
-            else:
-                yield from self._say_launches(number, rank, step, batch)
+            runs.popleft()
             if run.step is not None:
                 rank.steps.pop(run.step, None)
+            yield step, run.count
 
     def _say_launches(
-        self, number: int, rank: _Rank, step: StepRecorded | None, rows: pa.RecordBatch
+        self, rank: _Rank, runs: Sequence[tuple[StepRecorded | None, int]], rows: RecordedColumns
     ) -> Iterator[AnyEvent]:
+        """Steps and what they launched, one after the other; rows outside of all steps are runs without one."""
         assert self._started is not None
-        joint = joined_rows(rows)
-        if rank.captures:
+        captures = [rank.captures[key] for key in sorted(rank.captures)]
+        task, is_kernel = np.empty(rows.num_rows, dtype=np.int32), np.empty(rows.num_rows, dtype=bool)
+        first = 0
+        for step, count in runs:
+            part = slice(first, first + count)
+            imported = imported_step(step) if step is not None else None
             tokens = sum(step.q_lengths) if step is not None else 0
-            join_replays(joint, [rank.captures[key] for key in sorted(rank.captures)], [replay_of(joint, rows, tokens)])
-            self._quality.capture_mismatch = self._quality.capture_mismatch or joint.raw.quality.capture_mismatch
-        measure_quality(joint, self._quality)
-        steps = [imported_step(step)] if step is not None else []
-        inside = np.full(rows.num_rows, 0 if step is not None else -1, dtype=np.int64)
-        task = self._tasks.of_rows(joint, inside, steps, self._started.world_size)
-        if steps and steps[0].phase is not Phase.EMPTY:
-            task = self._recovered(task, steps[0])
-        yield from self._say_tasks(task.tolist())
-        is_kernel = joint.gpu.is_kernel
-        kernel_count = int(is_kernel.sum())
-        self._kernel_count += kernel_count
-        for index in np.unique(task[is_kernel]).tolist():
-            signature = self._tasks.tasks[index].signature
-            self._surveyed.add((signature.name, signature.grid, signature.block))
-        if step is not None:
-            yield self._step(steps[0], step, kernel_count)
-        host_ns = np.asarray(rows.column("host_launch_ns").fill_null(-1), dtype=np.int64)
-        yield from self._launch_events(
-            number,
-            rank,
-            task,
-            joint.gpu.start_ns,
-            joint.gpu.duration_ns,
-            stream=joint.gpu.stream,
-            step=None if step is None else step.step,
-            graph=joint.graph,
-            host_ns=host_ns,
-            is_kernel=is_kernel,
+            pattern = self._patterns.of(rows.slice(first, count), captures, tokens)
+            tasks = self._patterns.tasks_of(pattern, imported, self._model, self._started.world_size)
+            yield from self._say_tasks(tasks.distinct)
+            self._survey(tasks)
+            task[part], is_kernel[part] = tasks.rows, pattern.is_kernel
+            self._kernel_count += pattern.kernel_count
+            self._quality.gridless_count += pattern.gridless_count
+            self._quality.capture_mismatch = self._quality.capture_mismatch or pattern.capture_mismatch
+            if step is not None and imported is not None:
+                yield self._step(imported, step, pattern.kernel_count)
+            first += count
+        counts = [count for _, count in runs]
+        measure_launches(rows, is_kernel, np.repeat(np.arange(len(runs)), counts), self._quality)
+        step_numbers = np.repeat([-1 if step is None else step.step for step, _ in runs], counts)
+        rank.unsaid.append(
+            SaidColumns(
+                task,
+                rows.start_ns,
+                rows.duration_ns,
+                rows.stream,
+                step_numbers,
+                rows.graph,
+                rows.host_launch_ns,
+                is_kernel,
+            )
         )
 
-    def _say_derived(self, number: int, rank: _Rank, step: StepRecorded, rows: pa.RecordBatch) -> Iterator[AnyEvent]:
+    def _survey(self, tasks: StepTasks) -> None:
+        for index, is_kernel in zip(tasks.distinct, tasks.is_kernel, strict=True):
+            if is_kernel and index not in self._surveyed_indexes:
+                self._surveyed_indexes.add(index)
+                signature = self._tasks.tasks[index].signature
+                self._surveyed.add((signature.name, signature.grid, signature.block))
+
+    def _say_derived(self, rank: _Rank, step: StepRecorded, rows: pa.RecordBatch) -> Iterator[AnyEvent]:
         """The kernels a GPU would run for the ops of the step: an order, but no times."""
         assert self._started is not None
         imported = imported_step(step)
@@ -433,31 +503,18 @@ class LiveTrace:
         yield self._step(imported, step, int(is_kernel.sum()))
         count = len(task)
         unknown = np.full(count, -1, dtype=np.int64)
-        yield from self._launch_events(
-            number,
-            rank,
-            np.array(task, dtype=np.int64),
-            step.start_ns + np.arange(count, dtype=np.int64),
-            unknown,
-            stream=np.zeros(count, dtype=np.int64),
-            step=step.step,
-            graph=unknown,
-            host_ns=unknown,
-            is_kernel=is_kernel,
+        rank.unsaid.append(
+            SaidColumns(
+                np.array(task, dtype=np.int32),
+                step.start_ns + np.arange(count, dtype=np.int64),
+                unknown,
+                np.zeros(count, dtype=np.int64),
+                np.full(count, step.step, dtype=np.int64),
+                unknown,
+                unknown,
+                is_kernel,
+            )
         )
-
-    def _recovered(self, task: np.ndarray, step: ImportedStep) -> np.ndarray:
-        """The tasks once shapes that no profiler told are solved; equal steps once."""
-        assert self._started is not None
-        key = (task.tobytes(), step.context_requests + step.generation_requests)
-        if key not in self._solved:
-            before = [self._tasks.tasks[number] for number in task]
-            after = recover_step(before, self._model, self._started.world_size, key[1])
-            self._solved[key] = [
-                int(number) if new is old else self._tasks.add(new)
-                for number, old, new in zip(task, before, after, strict=True)
-            ]
-        return np.array(self._solved[key], dtype=np.int32)
 
     def _say_tasks(self, indices: Sequence[int]) -> Iterator[AnyEvent]:
         for index in dict.fromkeys(indices):
@@ -497,44 +554,20 @@ class LiveTrace:
             is_profiled=is_profiled,
         )
 
-    def _launch_events(
-        self,
-        number: int,
-        rank: _Rank,
-        task: np.ndarray,
-        start_ns: np.ndarray,
-        duration_ns: np.ndarray,
-        *,
-        stream: np.ndarray,
-        step: int | None,
-        graph: np.ndarray,
-        host_ns: np.ndarray,
-        is_kernel: np.ndarray,
-    ) -> Iterator[LaunchesTraced]:
-        base_ns = self._base_ns or 0
-        for first in range(0, len(task), ROWS_PER_EVENT):
-            part = slice(first, first + ROWS_PER_EVENT)
-            used, codes = np.unique(task[part], return_inverse=True)
-            ids = pa.array([self._tasks.tasks[index].task_id for index in used.tolist()], type=pa.string())
-            count = len(codes)
-            first_seq = rank.said_count
-            rank.said_count += count
-            rows = pa.RecordBatch.from_arrays(
-                [
-                    pa.repeat(pa.scalar(number, type=pa.int32()), count),
-                    pa.array(np.arange(first_seq, first_seq + count), type=pa.int64()),
-                    pa.DictionaryArray.from_arrays(pa.array(codes, type=pa.int32()), ids),
-                    pa.array(start_ns[part] - base_ns, type=pa.int64()),
-                    pa.array(duration_ns[part], type=pa.int64(), mask=duration_ns[part] < 0),
-                    pa.array(np.clip(stream[part], -1, 2**31 - 1), type=pa.int32()),
-                    pa.repeat(pa.scalar(step, type=pa.int32()), count),
-                    pa.array(graph[part], type=pa.int64(), mask=graph[part] < 0),
-                    pa.array(host_ns[part] - base_ns, type=pa.int64(), mask=host_ns[part] < 0),
-                    pa.array(is_kernel[part], type=pa.bool_()),
-                ],
-                schema=LAUNCHES,
-            )
-            yield LaunchesTraced(trace_id=self._trace_id, rank=number, first_seq=first_seq, rows=rows)
+    def _said_launches(self, number: int, rank: _Rank) -> Iterator[LaunchesTraced]:
+        """Rows in events of thousands, whatever steps they are of."""
+        if not rank.unsaid:
+            return
+        columns = joined_said(rank.unsaid)
+        rank.unsaid = []
+        for first in range(0, len(columns.task), ROWS_PER_EVENT):
+            part = columns.slice(first, ROWS_PER_EVENT)
+            rows = launch_rows(part, number, rank.said_count, self._base_ns or 0, self._task_id)
+            yield LaunchesTraced(trace_id=self._trace_id, rank=number, first_seq=rank.said_count, rows=rows)
+            rank.said_count += rows.num_rows
+
+    def _task_id(self, index: int) -> str:
+        return self._tasks.tasks[index].task_id
 
     # --- the end ----------------------------------------------------------------------------------------------
 

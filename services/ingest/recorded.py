@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import builtins
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 import pyarrow as pa
 from cascade_schemas.events import GraphCaptured, StepRecorded
+from numpy.typing import NDArray
 
-from services.ingest.assemble import (
-    Collective,
-    GpuColumns,
-    Ints,
-    Joined,
-    LaunchColumns,
-    LaunchConfig,
-    OpColumns,
-    OpFacts,
-    RawTrace,
-)
+from services.ingest.assemble import Collective, Ints, LaunchConfig, OpFacts, combined
 from services.ingest.derive import TracedOp
-from services.ingest.graphs import Capture, CapturedLaunch, Replay
-from services.ingest.imported import ImportedStep, Phase, QualityReport
+from services.ingest.graphs import Capture, CapturedLaunch
+from services.ingest.imported import ImportedStep, Phase
 
 _CONFIG = ("name", "grid", "block", "cluster", "registers", "shared_memory_bytes", "moved_bytes", "is_kernel",
            "collective", "collective_in", "collective_out", "collective_dtype", "group_size")  # fmt: skip
 _OP = ("op", "operand_dtypes", "operand_shapes")
+_FACT = (*_CONFIG, *_OP)
 
 
 def imported_step(step: StepRecorded) -> ImportedStep:
@@ -66,75 +59,90 @@ def imported_step(step: StepRecorded) -> ImportedStep:
     )
 
 
-def joined_rows(rows: pa.RecordBatch) -> Joined:
-    """RECORDED_LAUNCHES as rows whose launches and ops have been found: the SDK did so where they were recorded."""
-    said = _said_of(_stream(rows.select([*_CONFIG, *_OP]).replace_schema_metadata()))
-    is_kernel = np.asarray(rows.column("is_kernel"), dtype=np.bool_)
-    count = rows.num_rows
-    host_ns = _integers(rows, "host_launch_ns")
-    has_host = host_ns >= 0
-    empty = np.empty(0, dtype=np.int64)
-    raw = RawTrace(
-        tool="",
-        gpu=GpuColumns(
-            start_ns=_integers(rows, "start_ns"),
-            duration_ns=_integers(rows, "duration_ns"),
-            device=np.zeros(count, dtype=np.int64),
-            stream=_integers(rows, "stream"),
-            correlation=np.zeros(count, dtype=np.int64),
-            external=np.full(count, -1, dtype=np.int64),
-            config=said.config.copy(),  # a capture's facts are written over it
-            is_kernel=is_kernel,
-            graph_node=np.maximum(_integers(rows, "graph_node"), 0),
-        ),
-        calls=LaunchColumns(host_ns[has_host], *[np.zeros(int(has_host.sum()), dtype=np.int64)] * 5),
-        op_rows=OpColumns(empty, empty, empty, empty, empty),
-        annotations=[],
-        configs=list(said.configs),
-        apis=["recorded"],
-        ops=list(said.ops),
-        quality=QualityReport(),
-    )
-    return Joined(
-        raw,
-        raw.gpu,
-        np.where(has_host, np.cumsum(has_host) - 1, -1),
-        said.op.copy(),
-        _integers(rows, "graph"),
-        np.zeros(count, dtype=bool),
-        np.zeros(count, dtype=np.int64),
-    )
-
-
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """What rows say beside their times: per row a number, and what the numbers stand for."""
+class RecordedColumns:
+    """Launches as arrays of shape (rows,); -1: not said."""
 
-    config: Ints
-    configs: tuple[LaunchConfig, ...]
-    op: Ints  # -1: none
-    ops: tuple[OpFacts, ...]
+    start_ns: Ints
+    duration_ns: Ints
+    stream: Ints
+    graph: Ints
+    host_launch_ns: Ints
+    fact: NDArray[np.int32]  # number in the trace's FactTable
 
+    @property
+    def num_rows(self) -> int:
+        return len(self.fact)
 
-# Decode steps repeat each other but for their times: what was found out about one is true of the next. A megabyte each.
-@lru_cache(maxsize=16)
-def _said_of(stream: bytes) -> _Said:
-    rows = pa.ipc.open_stream(stream).read_next_batch()
-    config, configs = _distinct(rows, _CONFIG)
-    op, ops = _distinct(rows, _OP)
-    has_op = np.array([bool(row["op"]) for row in ops], dtype=bool)
-    op = np.where(has_op[op], op, -1) if rows.num_rows else op
-    config.flags.writeable = op.flags.writeable = False  # shared by all steps like it
-    return _Said(config, tuple(_config(row) for row in configs), op, tuple(_op_facts(row) for row in ops))
+    def slice(self, first: int, count: int) -> RecordedColumns:
+        part = builtins.slice(first, first + count)
+        return RecordedColumns(*(getattr(self, name)[part] for name in self.__slots__))
 
 
-def _stream(rows: pa.RecordBatch) -> bytes:
-    """The rows with their dictionaries as bytes: equal where the rows are, and made the same way."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+def joined_columns(parts: Sequence[RecordedColumns]) -> RecordedColumns:
+    """Parts one after another."""
+    return RecordedColumns(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in RecordedColumns.__slots__)
+    )
+
+
+class Fact(NamedTuple):
+    """What a launch says beside its times, as it was recorded."""
+
+    config: LaunchConfig
+    op: OpFacts | None
+
+
+_ROWS_REMEMBERED = 16
+
+
+class FactTable:
+    """What the launches of one trace say beside their times, each once.
+
+    Decode steps repeat each other, and so do the records they came in: whoever is like one of the last few has its
+    numbers without being read.
+    """
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self._numbers: dict[Fact, int] = {}
+        self._is_kernel: list[bool] = []
+        self._recent: deque[tuple[pa.RecordBatch, NDArray[np.int32]]] = deque(maxlen=_ROWS_REMEMBERED)
+
+    def columns(self, rows: pa.RecordBatch) -> RecordedColumns:
+        """RECORDED_LAUNCHES with a number for what each says."""
+        return RecordedColumns(
+            _integers(rows, "start_ns"),
+            _integers(rows, "duration_ns"),
+            _integers(rows, "stream"),
+            _integers(rows, "graph"),
+            _integers(rows, "host_launch_ns"),
+            self._of(rows.select(_FACT)),
+        )
+
+    def is_kernel(self, numbers: NDArray[np.int32]) -> NDArray[np.bool_]:
+        return np.array(self._is_kernel, dtype=bool)[numbers]
+
+    def _of(self, rows: pa.RecordBatch) -> NDArray[np.int32]:
+        for place, (known, numbers) in enumerate(self._recent):
+            if known.equals(rows):
+                if place:
+                    del self._recent[place]
+                    self._recent.appendleft((known, numbers))
+                return numbers
+        which, found = _distinct(rows, _FACT)
+        own = np.array([self._number(row) for row in found], dtype=np.int32)
+        numbers = own[which] if rows.num_rows else np.empty(0, dtype=np.int32)
+        self._recent.appendleft((rows, numbers))
+        return numbers
+
+    def _number(self, row: dict[str, Any]) -> int:
+        fact = Fact(_config(row), _op_facts(row) if row["op"] else None)
+        number = self._numbers.setdefault(fact, len(self.facts))
+        if number == len(self.facts):
+            self.facts.append(fact)
+            self._is_kernel.append(not fact.config.is_copy)
+        return number
 
 
 _GRAPHS_LIMIT = 65_536  # of one capture; whoever says more fits no replay
@@ -152,17 +160,6 @@ def capture_of(event: GraphCaptured) -> Capture:
         if 0 <= row["graph"] < len(graphs):
             graphs[row["graph"]].append(CapturedLaunch(config, op))
     return Capture(event.text[:80], event.batch_size, tuple(tuple(graph) for graph in graphs))
-
-
-def replay_of(joint: Joined, rows: pa.RecordBatch, tokens: int) -> Replay:
-    """The graph launches among a step's rows, in the order in which the host made them."""
-    host_ns = _integers(rows, "host_launch_ns")
-    replayed = np.flatnonzero((joint.graph >= 0) & joint.gpu.is_kernel)
-    began_ns: dict[int, int] = {}
-    for row in replayed.tolist():
-        graph = int(joint.graph[row])
-        began_ns[graph] = min(int(host_ns[row]), began_ns.get(graph, int(host_ns[row])))
-    return Replay(tokens, sorted(began_ns, key=lambda graph: began_ns[graph]))
 
 
 def traced_ops(rows: pa.RecordBatch) -> list[TracedOp]:
@@ -186,14 +183,15 @@ def _integers(rows: pa.RecordBatch, name: str) -> Ints:
     return np.array(column.fill_null(-1) if column.null_count else column, dtype=np.int64)
 
 
-def _distinct(rows: pa.RecordBatch, names: tuple[str, ...]) -> tuple[Ints, list[dict[str, Any]]]:
+def _distinct(rows: pa.RecordBatch, names: Sequence[str]) -> tuple[Ints, list[dict[str, Any]]]:
     """(per row its number, the distinct rows of these columns in order of first appearance).
 
     Rows are compared by column first, as numbers: a kernel's name is text of up to 2,000 characters.
     """
-    codes = [_numbers(rows.column(name)) for name in names]
-    stacked = np.stack(codes, axis=1) if rows.num_rows else np.empty((0, len(names)), dtype=np.int64)
-    _, first, inverse = np.unique(stacked, axis=0, return_index=True, return_inverse=True)
+    if not rows.num_rows:
+        return np.empty(0, dtype=np.int64), []
+    key = combined([_numbers(rows.column(name)) for name in names])
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
@@ -208,19 +206,24 @@ def _numbers(column: pa.Array) -> Ints:
     if pa.types.is_string(column.type):
         return _numbers(column.dictionary_encode())
     if pa.types.is_list(column.type):
-        lengths = np.asarray(column.value_lengths().fill_null(-1), dtype=np.int64)
-        ends = np.cumsum(np.maximum(lengths, 0)).tolist()
-        values = _numbers(column.flatten())
-        lists = (values[first:last].tobytes() for first, last in zip([0, *ends], ends, strict=False))
-        return np.where(lengths < 0, -1, _places(lists))
+        return _list_numbers(np.asarray(column.value_lengths().fill_null(-1), dtype=np.int64), column.flatten())
     plain = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
     return np.asarray(plain.cast(pa.int64()).fill_null(-1), dtype=np.int64)
 
 
-def _places(values: Iterable[bytes]) -> Ints:
-    """Per value, how many different ones came before its first like."""
-    known: dict[bytes, int] = {}
-    return np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
+def _list_numbers(lengths: Ints, flat: pa.Array) -> Ints:
+    """As `_numbers`, of lists by their lengths (-1: null) and their values: those of a length are rows of a table."""
+    values = _numbers(flat)
+    begins = np.cumsum(np.maximum(lengths, 0)) - np.maximum(lengths, 0)
+    numbers = np.full(len(lengths), -1, dtype=np.int64)
+    count = 0
+    for length in np.unique(lengths[lengths >= 0]).tolist():
+        rows = np.flatnonzero(lengths == length)
+        key = combined([values[begins[rows] + place] for place in range(length)]) if length else rows * 0
+        found, own = np.unique(key, return_inverse=True)
+        numbers[rows] = own.reshape(-1) + count
+        count += len(found)
+    return numbers
 
 
 def _config(row: dict[str, Any]) -> LaunchConfig:

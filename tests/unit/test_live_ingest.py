@@ -1,6 +1,7 @@
 """Recorded events in, catalog out: in any order, any number of times, with the job killed at any moment."""
 
 import random
+from itertools import chain
 
 import pytest
 from cascade_schemas.codec import encode
@@ -46,7 +47,7 @@ def facts_of(catalog):
 def test_a_step_is_said_as_soon_as_all_its_launches_are_here():
     events = recorded_events(step_count=3)
     live = LiveIngest()
-    said_after = [[type(said).__name__ for said in live.react(event)] for event in events]
+    said_after = [[type(said).__name__ for said in chain(live.react(event), live.settle())] for event in events]
     assert said_after[0] == ["TraceStarted"]
     assert said_after[1] == []  # launches of a step that is not over yet
     assert said_after[2][-2:] == ["StepTraced", "LaunchesTraced"]
@@ -71,7 +72,11 @@ def test_duplicates_and_reordering_change_nothing(chance):
     delivered = events + chance.sample(events, len(events) // 2)
     chance.shuffle(delivered)
     live = LiveIngest()
-    said = [one for event in delivered for one in live.react(event)]
+    said = []
+    for event in delivered:
+        said += live.react(event)
+        if chance.random() < 0.3:  # as many as came together
+            said += live.settle()
     # What is reported of the trace as a whole may be listed in another order only.
     assert facts_of(said) == expected
 
@@ -86,7 +91,9 @@ def test_launches_are_said_in_order_of_their_numbers_without_gaps():
 
 
 def test_a_step_that_no_profiler_saw_is_marked():
-    steps = [e for e in catalog_of(recorded_events(4, unprofiled=(2,))) if isinstance(e, StepTraced)]
+    steps = sorted(
+        (e for e in catalog_of(recorded_events(4, unprofiled=(2,))) if isinstance(e, StepTraced)), key=lambda e: e.step
+    )
     assert [step.is_profiled for step in steps] == [True, True, False, True]
     assert [step.kernel_count for step in steps] == [2 * LAYERS, 2 * LAYERS, 0, 2 * LAYERS]
 
@@ -126,7 +133,7 @@ def test_prefill_and_decode_are_told_apart_by_the_prompt():
 def test_a_killed_job_leaves_its_whole_steps_and_is_marked(kept):
     events = recorded_events(4)[:kept]
     live = LiveIngest()
-    said = [one for event in events for one in live.react(event)]
+    said = [one for event in events for one in chain(live.react(event), live.settle())]
     if any(isinstance(one, TraceCompleted) for one in said):
         pytest.skip("the job had ended by itself")
     said += live.abandon(RECORDED)
@@ -150,7 +157,7 @@ def test_launches_that_got_lost_on_the_way_leave_only_whole_steps():
     events = recorded_events(5)
     lost = [event for event in events if isinstance(event, LaunchesRecorded)][2]
     live = LiveIngest()
-    said = [one for event in events if event is not lost for one in live.react(event)]
+    said = [one for event in events if event is not lost for one in chain(live.react(event), live.settle())]
     assert not any(isinstance(one, TraceCompleted) for one in said)
     said += live.abandon(RECORDED)
     end = said[-1]

@@ -13,6 +13,8 @@ from services.ingest.importers.rejection import TraceRejected
 from services.ingest.live import LiveTrace, Overrides, Recorded
 from services.ingest.reading import read_head
 
+_EVENTS_TOGETHER = 64  # of a few steps each: what waits is some tens of megabytes
+
 
 def is_recorded(paths: Sequence[Path]) -> bool:
     """Whether every file is a record stream."""
@@ -29,6 +31,7 @@ def events_of_streams(upload: TraceUploaded, paths: Sequence[Path]) -> Iterator[
         Overrides(name=upload.name, model=upload.model, source_gpu=upload.source_gpu, rank_count=len(paths)),
     )
     recorded_ids: set[str] = set()
+    heard = 0
     for path in paths:
         try:
             for record in read_stream(path):
@@ -36,6 +39,9 @@ def events_of_streams(upload: TraceUploaded, paths: Sequence[Path]) -> Iterator[
                 if isinstance(event, Recorded):
                     recorded_ids.add(event.trace_id)
                     yield from trace.take(event.model_copy(update={"trace_id": upload.trace_id}))
+                    heard += 1
+                    if heard % _EVENTS_TOGETHER == 0:
+                        yield from trace.settle()
         except (MalformedRecording, MalformedEvent) as error:
             raise TraceRejected(f"{path.name} cannot be read: {error}; record again") from error
         if len(recorded_ids) > 1:
