@@ -16,9 +16,12 @@ from services.simworker.simulators.sass.jit import compiled, inner, signed
 from services.simworker.simulators.sass.lines import (
     BYPASSES_L1,
     CLASS_MASK,
+    COMMITS,
+    DISTRIBUTED,
     DST_SHIFT,
     HAS_ACCESS,
     IMMEDIATE_SHIFT,
+    MULTICAST,
     REGISTER_BITS,
     REGISTER_MASK,
     SRC_SHIFT,
@@ -30,6 +33,8 @@ from services.simworker.simulators.sass.opcodes import (
     BULK_STORE,
     DEPBAR,
     EXIT,
+    GMMA,
+    GMMA_WAIT,
     LDGDEPBAR,
     LDGSTS,
     LOAD,
@@ -42,14 +47,18 @@ from services.simworker.simulators.sass.opcodes import (
 from services.simworker.simulators.sass.state import (
     BANK_GROUPS,
     BANKS,
+    CLUSTER_LIMIT,
     DEPTH,
+    DIRTY_BITS,
     DRAM_ROWS,
     L1,
     L2,
     MEMORY_PIPE,
+    NEVER,
     PIPE_COUNT,
     UNIT,
     UNIT_SHIFT,
+    WHEEL,
     WINDOW_CYCLES,
     WINDOW_SHIFT,
     WINDOWS,
@@ -57,6 +66,7 @@ from services.simworker.simulators.sass.state import (
     Code,
     Fixed,
     Numbers,
+    Running,
     Warps,
 )
 
@@ -89,8 +99,33 @@ ROWS_OPENED: Final = 24  # in DRAM
 PIPE_BUSY: Final = 25  # PIPE_COUNT + 1 entries: cycles that sub-cores' pipes were held
 TOLD_SIZE: Final = PIPE_BUSY + PIPE_COUNT + 1
 
-WHEEL: Final = 4096  # cycles ahead that a scheduler's next look can lie; farther ones look once more in between
-NEVER: Final = 1 << 62
+# Slots of `Running.clock`.
+NOW: Final = 0
+NEXT_CTA: Final = 1
+CTA_TOTAL: Final = 2  # fewer than the kernel has once a sample is large enough
+FIRST_CTA: Final = 3  # of those in `Code`
+BASE: Final = 4
+BIRTHS: Final = 5
+WAITING: Final = 6  # schedulers in the wheel
+LAST_END: Final = 7
+LAUNCHES: Final = 8
+LEAD: Final = 9  # place of the first CTA of the cluster that is being launched
+CLUSTER: Final = 10  # CTAs
+SAMPLED_WAVES: Final = 11  # at least so many before the rest may be taken for granted; 0: none
+WAVE_BEGAN: Final = 12
+WAVE_CYCLES: Final = 13  # between the last two waves' first CTAs
+WAVE_CHANGE: Final = 14  # of that since the wave before, in thousandths
+CLOCK_SIZE: Final = 15
+
+# Why `simulate` returned.
+ENDED: Final = 0
+STUCK: Final = 1
+NEEDS_CTAS: Final = 2  # a place is free, and the next CTA's records are not here
+PAUSED: Final = 3  # so many instructions were issued
+
+STEADY: Final = 30  # thousandths that a wave's time may differ from the one before
+DISTRIBUTED_CYCLES: Final = 180  # to another SM's shared memory and back, beyond one's own
+GMMA_COLUMNS: Final = 64  # N for which a config says how long GMMA holds its unit
 
 IDLE: Final = 0
 RUNNING: Final = 1
@@ -101,7 +136,7 @@ FIRST_ISSUE: Final = 2  # cycles from a CTA's launch to its first instruction
 WRITE_BACK: Final = 2  # cycles from a pipe's last stage to the scoreboard
 L1_TO_REGISTER: Final = 2  # cycles from a line's fill to the scoreboard
 LAST_CYCLES: Final = 2  # from the last warp's end to the kernel's
-NEXT_CTA: Final = 1
+CTA_TO_CTA: Final = 1
 
 
 @inner
@@ -192,6 +227,10 @@ def _locate(n: Numbers, sector: int, where: NDArray[np.int64]) -> None:
     where[ROW] = (within >> (n.row_bit - 5)) + 1
 
 
+# Of a way in L2.
+TAG: Final = 0
+USED: Final = 1
+
 # Slots of `where`.
 SLICE: Final = 0
 SET: Final = 1
@@ -273,37 +312,41 @@ def _l2(
     time = max(time, l2.missed[index, miss_place])
     l2.next_accepted[index] = _hold(l2.accepted, index, place, count, time)
     tag = line + 1
-    tags = l2.tags[index, set_index]
-    used = l2.used[index, set_index]
+    ways = l2.ways[index, set_index]
     way = -1
     victim = 0
     oldest = NEVER
     for candidate in range(n.l2_ways):
-        if tags[candidate] == tag:
+        held = ways[candidate, TAG]
+        if held >> DIRTY_BITS == tag:
             way = candidate
             break
-        if used[candidate] < oldest:
-            oldest = used[candidate]
+        if held == 0:
+            victim = candidate  # and none behind it was ever used
+            break
+        if ways[candidate, USED] < oldest:
+            oldest = ways[candidate, USED]
             victim = candidate
     if way < 0:
         way = victim
-        stale = signed(l2.dirty[index, set_index, way])
+        held = ways[way, TAG]
+        stale = held & ((1 << DIRTY_BITS) - 1)
         if stale != 0:
             # The scratch's second half: its first is the line's that comes.
             home = where[WHERE_SIZE:]
-            _locate(n, (tags[way] - 1) << 2, home)
+            _locate(n, ((held >> DIRTY_BITS) - 1) << 2, home)
             told[DRAM_WRITES] += _count(stale)
             _dram(n, l2, calendars, told, home, time, _count(stale))
-            l2.dirty[index, set_index, way] = 0
-        tags[way] = tag
-        for part in range(4):
-            l2.fills[index, set_index, way, part] = 0
-    used[way] = time
+        ways[way, TAG] = tag << DIRTY_BITS
+        if held != 0:
+            for part in range(4):
+                l2.fills[index, set_index, way, part] = 0
+    ways[way, USED] = time
     fills = l2.fills[index, set_index, way]
     if is_write:
         # A written sector is not fetched first, and one written in part is not yet to be read.
         told[L2_WRITES] += count
-        l2.dirty[index, set_index, way] |= parts
+        ways[way, TAG] |= parts
         for part in range(4):
             if (parts >> part) & 1:
                 if fills[part] != 0:
@@ -394,8 +437,15 @@ def access_global(
     bypasses: bool,
     told: NDArray[np.int64],
     where: NDArray[np.int64],
+    peers: NDArray[np.int64],
+    lead: int,
+    receivers: int,
+    resident: int,
 ) -> tuple[int, int, int]:
-    """A warp's access: (when all data or acknowledgements are back, last cycle in the load-store unit, next word)."""
+    """A warp's access: (when all data or acknowledgements are back, last cycle in the load-store unit, next word).
+
+    `receivers` are the ranks of the cluster of `lead` that a multicast's data goes to, a bit each; 0: the SM itself.
+    """
     runs = signed(memory[at])
     cycle = start
     done = start
@@ -403,7 +453,7 @@ def access_global(
     entry = signed(0)
     fills = l1.fills[sm, 0]
     is_write = kind in (STORE, BULK_STORE)
-    reply_row = n.channels * (n.slices_per_channel + 1) + sm
+    first_reply_row = n.channels * (n.slices_per_channel + 1)
     for run in range(runs, 0, -1):
         word = memory[at + run]
         first = signed(word >> np.uint64(8))
@@ -471,7 +521,14 @@ def access_global(
             crossing = max(sent, l1.crossbar_free[sm])
             ready, crossed = _l2(n, l2, calendars, told, where, line, parts, crossing, is_write, is_partial)
             l1.crossbar_free[sm] = crossed + count + min((crossed - crossing) >> 1, n.sm_count * 4)
-            back = _take(calendars, reply_row, ready + 1, count * n.reply_cost)
+            if receivers == 0:
+                back = _take(calendars, first_reply_row + sm, ready + 1, count * n.reply_cost)
+            else:
+                back = ready + 1
+                for rank in range(CLUSTER_LIMIT):
+                    if (receivers >> rank) & 1 and peers[lead, rank] >= 0:
+                        row = first_reply_row + peers[lead, rank] // resident
+                        back = max(back, _take(calendars, row, ready + 1, count * n.reply_cost))
             back += (((count - 1) * n.reply_cost) >> UNIT_SHIFT) + n.reply_latency - 1
             told[REQUESTS] += count
             told[REQUEST_CYCLES] += (back - cycle) * count
@@ -488,6 +545,66 @@ def access_global(
 
 
 @compiled
+def begin(n: Numbers, l1: L1, run: Running, base: int, cta_total: int, resident: int, cluster: int, waves: int) -> None:
+    """Puts the first CTAs of a kernel in line, in the cycle `base`. `waves`: see SAMPLED_WAVES."""
+    clock = run.clock
+    clock[NOW] = base
+    clock[BASE] = base
+    clock[LAST_END] = base
+    clock[WAVE_BEGAN] = base
+    clock[CTA_TOTAL] = cta_total
+    clock[CLUSTER] = cluster
+    clock[SAMPLED_WAVES] = waves
+    # One CTA per SM and cycle, SM by SM, until all are full.
+    for round_ in range(resident):
+        for sm in range(n.sm_count):
+            _vacate(n, run, sm * resident + round_, resident, base + round_)
+    for sm in range(n.sm_count):
+        for set_index in range(n.l1_sets):
+            if l1.occupied[sm, set_index] != 0 and n.flushes_l1 != 0:
+                l1.occupied[sm, :] = 0
+                l1.buckets[sm, :] = 0
+
+
+@inner
+def _vacate(n: Numbers, run: Running, slot: int, resident: int, time: int) -> None:
+    """A place for a CTA is free from then on: the next one in line gets it, or the next cluster all of a GPC's."""
+    clock = run.clock
+    left = clock[CTA_TOTAL] - clock[NEXT_CTA] - clock[LAUNCHES]
+    if left <= 0:
+        return
+    if clock[CLUSTER] <= 1:
+        run.launch_queue[clock[LAUNCHES]] = slot
+        run.launch_time[clock[LAUNCHES]] = time
+        clock[LAUNCHES] += 1
+        return
+    gpc = slot // resident // n.sms_per_gpc
+    count = run.idle_count[gpc]
+    run.idle[gpc, count] = slot
+    run.idle_since[gpc] = max(run.idle_since[gpc], time)
+    count += 1
+    if count >= min(clock[CLUSTER], left):
+        for place in range(count):
+            run.launch_queue[clock[LAUNCHES]] = run.idle[gpc, place]
+            run.launch_time[clock[LAUNCHES]] = run.idle_since[gpc]
+            clock[LAUNCHES] += 1
+        count = 0
+    run.idle_count[gpc] = count
+
+
+@inner
+def _wave_is_steady(clock: NDArray[np.int64], time: int, places: int) -> bool:
+    """Whether the CTAs from the next one on may be taken for granted; asked where a wave begins."""
+    cycles = time - clock[WAVE_BEGAN]
+    before = clock[WAVE_CYCLES]
+    clock[WAVE_BEGAN] = time
+    clock[WAVE_CYCLES] = cycles
+    waves = clock[NEXT_CTA] // places
+    clock[WAVE_CHANGE] = abs(cycles - before) * 1000 // max(cycles, 1)
+    return bool(clock[SAMPLED_WAVES] > 0 and waves >= clock[SAMPLED_WAVES] and clock[WAVE_CHANGE] < STEADY)
+
+
+@compiled
 def simulate(
     n: Numbers,
     fixed: Fixed,
@@ -496,89 +613,91 @@ def simulate(
     l2: L2,
     calendars: Calendars,
     warps: Warps,
-    base: int,
+    run: Running,
     resident: int,
     width: int,
+    work_limit: int,
     told: NDArray[np.int64],
-) -> bool:
-    """Runs a kernel from the cycle `base` on; False if it cannot end. `told` gets the statistics."""
+) -> int:
+    """Goes on with a kernel that `begin` began; why it returned. `told` gets the statistics, `run` is where it is.
+
+    It pauses where the instructions and an eighth of the requests in `told` come to `work_limit`.
+    """
     schedulers = n.schedulers
     warps_per_sm = n.warps_per_sm
-    scheduler_count = n.sm_count * schedulers
     warp_count = n.sm_count * warps_per_sm
     instructions = code.instructions
-    cta_total = len(code.cta_warp) - 1
-
-    status = np.zeros(warp_count, np.uint8)
-    pc = np.zeros(warp_count, np.int64)
-    end = np.zeros(warp_count, np.int64)
-    memory_at = np.zeros(warp_count, np.int64)
-    ready = np.zeros(warp_count, np.int64)
-    pipe_of = np.zeros(warp_count, np.int64)
-    born = np.zeros(warp_count, np.int64)
-    started = np.zeros(warp_count, np.int64)
-    last_back = np.zeros(warp_count, np.int64)  # of stores and loads without a register
-    memory_bound = np.zeros(warp_count, np.int64)
     registers = warps.registers
     from_memory = warps.from_memory
     group_fill = warps.group_fill
-    group_open = np.zeros(warp_count, np.int64)  # fill time of the copies since the last LDGDEPBAR
-    group_count = np.zeros(warp_count, np.int64)
-    cta_slot = np.zeros(warp_count, np.int64)
+    clock = run.clock
+    known_ctas = clock[FIRST_CTA] + len(code.cta_warp) - 1
+    base = clock[BASE]
 
-    slots = n.sm_count * resident
-    cta_live = np.zeros(slots, np.int64)
-    cta_arrived = np.zeros(slots, np.int64)
-    cta_first = np.zeros(slots, np.int64)
-    cta_warps = np.zeros(slots, np.int64)
-    cta_bulk = np.zeros(slots, np.int64)
-    sm_live = np.zeros(n.sm_count, np.int64)
-    sm_since = np.zeros(n.sm_count, np.int64)
-    highest = np.zeros(n.sm_count, np.int64)
-
-    id_free = np.zeros((scheduler_count, PIPE_COUNT + 1), np.int64)
-    ex_free = np.zeros((scheduler_count, PIPE_COUNT + 1), np.int64)
-    unit_free = np.zeros((scheduler_count, PIPE_COUNT + 1), np.int64)
-    collector_free = np.zeros((scheduler_count, n.collectors), np.int64)
-    bank_free = np.zeros((scheduler_count, n.register_banks), np.int64)  # half cycles
-    unit_of_memory = np.zeros(n.sm_count, np.int64)
-    last_issued = np.full(scheduler_count, -1, np.int64)
+    status = run.status
+    pc = run.pc
+    end = run.end
+    memory_at = run.memory_at
+    ready = run.ready
+    pipe_of = run.pipe_of
+    born = run.born
+    started = run.started
+    last_back = run.last_back
+    memory_bound = run.memory_bound
+    group_open = run.group_open
+    group_count = run.group_count
+    cta_slot = run.cta_slot
+    cta_live = run.cta_live
+    cta_arrived = run.cta_arrived
+    cta_first = run.cta_first
+    cta_warps = run.cta_warps
+    cta_bulk = run.cta_bulk
+    sm_live = run.sm_live
+    sm_since = run.sm_since
+    highest = run.highest
+    id_free = run.id_free
+    ex_free = run.ex_free
+    unit_free = run.unit_free
+    collector_free = run.collector_free
+    bank_free = run.bank_free
+    unit_of_memory = run.unit_of_memory
+    last_issued = run.last_issued
+    look = run.look
+    wheel = run.wheel
+    places = n.sm_count * resident
+    words = wheel.shape[1]
     where = np.empty(2 * WHERE_SIZE, np.int64)
-    look = np.full(scheduler_count, NEVER, np.int64)
-
-    words = (scheduler_count + 63) >> 6
-    wheel = np.zeros((WHEEL, words), np.uint64)
-    waiting = 0  # schedulers in the wheel
-    next_cta = 0
-    births = 0
-    now = base
-    last_end = base
-    launch_queue = np.empty(slots, np.int64)
-    launch_time = np.empty(slots, np.int64)
-    launches = 0
-    # One CTA per SM and cycle, SM by SM, until all are full.
-    for round_ in range(resident):
-        for sm in range(n.sm_count):
-            if next_cta + launches < cta_total:
-                launch_queue[launches] = sm * resident + round_
-                launch_time[launches] = base + round_
-                launches += 1
-
-    for sm in range(n.sm_count):
-        for set_index in range(n.l1_sets):
-            if l1.occupied[sm, set_index] != 0 and n.flushes_l1 != 0:
-                l1.occupied[sm, :] = 0
-                l1.buckets[sm, :] = 0
+    waiting = clock[WAITING]
+    now = clock[NOW]
+    last_end = clock[LAST_END]
 
     while True:
         # --- CTAs that have a place
+        launches = clock[LAUNCHES]
+        if launches > 0 and clock[NEXT_CTA] + launches > known_ctas and known_ctas < clock[CTA_TOTAL]:
+            why = NEEDS_CTAS
+            break
+        if told[INSTRUCTIONS] + (told[REQUESTS] >> 3) >= work_limit:
+            why = PAUSED
+            break
         for launch in range(launches):
-            slot = launch_queue[launch]
-            time = launch_time[launch]
+            slot = run.launch_queue[launch]
+            time = run.launch_time[launch]
+            next_cta = clock[NEXT_CTA]
+            if next_cta > 0 and next_cta % places == 0 and _wave_is_steady(clock, time, places):
+                clock[CTA_TOTAL] = next_cta
+                break
             sm = slot // resident
-            first_warp = code.cta_warp[next_cta]
-            count = code.cta_warp[next_cta + 1] - first_warp
-            next_cta += 1
+            run.launched[next_cta % places] = time
+            rank = min(code.cta_rank[next_cta - clock[FIRST_CTA]], CLUSTER_LIMIT - 1)
+            if rank == 0:
+                clock[LEAD] = slot
+                run.peers[slot, :] = -1
+            run.cta_lead[slot] = clock[LEAD]
+            run.peers[clock[LEAD], rank] = slot
+            first_warp = code.cta_warp[next_cta - clock[FIRST_CTA]]
+            count = code.cta_warp[next_cta - clock[FIRST_CTA] + 1] - first_warp
+            clock[NEXT_CTA] = next_cta + 1
             first = sm * warps_per_sm + (slot % resident) * width
             cta_first[slot] = first
             cta_warps[slot] = count
@@ -595,22 +714,25 @@ def simulate(
                 pc[warp] = begin
                 end[warp] = code.warp_start[first_warp + offset + 1]
                 memory_at[warp] = code.warp_memory[first_warp + offset]
+                run.memory_end[warp] = code.warp_memory[first_warp + offset + 1]
                 status[warp] = RUNNING
                 cta_slot[warp] = slot
                 ready[warp] = time + FIRST_ISSUE + offset // WARPS_FETCHED_PER_CYCLE
                 started[warp] = time
                 last_back[warp] = 0
-                group_open[warp] = 0
-                group_count[warp] = 0
+                for what in (COPIES, PRODUCTS):
+                    group_open[warp, what] = 0
+                    group_count[warp, what] = 0
                 memory_bound[warp] = 0
-                born[warp] = births
-                births += 1
+                born[warp] = clock[BIRTHS]
+                clock[BIRTHS] += 1
                 kind = signed(instructions[begin] & np.uint64(CLASS_MASK)) if begin < end[warp] else EXIT
                 pipe_of[warp] = _pipe(kind)
                 scheduler = sm * schedulers + (warp - sm * warps_per_sm) % schedulers
                 waiting += _look_at(look, wheel, scheduler, ready[warp], now)
-        launches = 0
+        clock[LAUNCHES] = 0
         if waiting == 0:
+            why = ENDED
             break
 
         # --- the next cycle that anyone looks at
@@ -709,6 +831,10 @@ def simulate(
                         if kind in (EXIT, BAR):
                             latency = 1
                             initiation = 1
+                        elif kind == GMMA:
+                            eighths = (signed(record >> np.uint64(IMMEDIATE_SHIFT)) & 31) + 1
+                            initiation = max(1, initiation * eighths * 8 // GMMA_COLUMNS)
+                            latency = max(latency, initiation)
                         unit_free[scheduler, pipe] = entered + initiation
                         ex_free[scheduler, pipe] = entered
                         told[PIPE_BUSY + pipe] += initiation
@@ -728,11 +854,39 @@ def simulate(
                                 told[BANK_CONFLICTS] += conflict - 1
                                 last_cycle = begun + conflict - 1
                                 done = last_cycle + n.shared_latency + 1 if kind == SHARED_LOAD else last_cycle
+                                if record & np.uint64(DISTRIBUTED) != 0:
+                                    done = last_cycle + n.shared_latency + 1 + DISTRIBUTED_CYCLES
                             else:
                                 bypasses = (signed(record >> np.uint64(57)) & 1) == 1 or n.skips_l1 == 1
+                                receivers = signed(0)
+                                if record & np.uint64(MULTICAST) != 0:
+                                    receivers = signed(code.memory[at])
+                                    at += 1
                                 done, last_cycle, memory_at[warp] = access_global(
-                                    n, l1, l2, calendars, code.memory, at, sm, begun, kind, bypasses, told, where
+                                    n,
+                                    l1,
+                                    l2,
+                                    calendars,
+                                    code.memory,
+                                    at,
+                                    sm,
+                                    begun,
+                                    kind,
+                                    bypasses,
+                                    told,
+                                    where,
+                                    run.peers,
+                                    run.cta_lead[slot],
+                                    receivers,
+                                    resident,
                                 )
+                                if kind in (BULK_LOAD, BULK_STORE):
+                                    last_cycle = begun  # the copy engine makes its requests, not the warp
+                                    if receivers != 0:
+                                        for rank in range(CLUSTER_LIMIT):
+                                            peer = run.peers[run.cta_lead[slot], rank]
+                                            if (receivers >> rank) & 1 and peer >= 0:
+                                                cta_bulk[peer] = max(cta_bulk[peer], done)
                         unit_of_memory[sm] = last_cycle + 1
                         told[PIPE_BUSY + pipe] += last_cycle - begun + 1
                     if destination != 0:
@@ -740,25 +894,26 @@ def simulate(
                         from_memory[warp, destination] = is_memory
                     last_back[warp] = max(last_back[warp], done)
                     if kind == LDGSTS:
-                        group_open[warp] = max(group_open[warp], done)
+                        group_open[warp, COPIES] = max(group_open[warp, COPIES], done)
                     elif kind == LDGDEPBAR:
-                        count = group_count[warp]
-                        before = group_fill[warp, (count - 1) & (DEPTH - 1)] if count > 0 else 0
-                        group_fill[warp, count & (DEPTH - 1)] = max(before, group_open[warp])
-                        group_count[warp] = count + 1
-                        group_open[warp] = 0
+                        _commit(group_fill, group_open, group_count, warp, COPIES)
                     elif kind == DEPBAR:
                         newest = signed(record >> np.uint64(IMMEDIATE_SHIFT)) & 31
-                        if group_count[warp] > newest:
-                            next_ready = max(
-                                next_ready, group_fill[warp, (group_count[warp] - newest - 1) & (DEPTH - 1)]
-                            )
+                        next_ready = max(next_ready, _committed(group_fill, group_count, warp, COPIES, newest))
+                    elif kind == GMMA:
+                        group_open[warp, PRODUCTS] = max(group_open[warp, PRODUCTS], done)
+                        if record & np.uint64(COMMITS) != 0:
+                            _commit(group_fill, group_open, group_count, warp, PRODUCTS)
+                    elif kind == GMMA_WAIT:
+                        newest = signed(record >> np.uint64(IMMEDIATE_SHIFT)) & 31
+                        next_ready = max(next_ready, _committed(group_fill, group_count, warp, PRODUCTS, newest))
                     elif kind == MEMBAR:
                         next_ready = max(next_ready, last_back[warp])
                     elif kind == ATOMIC:
                         next_ready = max(next_ready, done)
                     elif kind == BULK_LOAD:
-                        cta_bulk[slot] = max(cta_bulk[slot], done)
+                        if record & np.uint64(MULTICAST) == 0:
+                            cta_bulk[slot] = max(cta_bulk[slot], done)
                     elif kind == MBARRIER_WAIT:
                         next_ready = max(next_ready, cta_bulk[slot])
                     elif kind == BAR:
@@ -802,10 +957,7 @@ def simulate(
                         told[DONE_CTAS] += 1
                         if sm_live[sm] == 0:
                             told[ACTIVE_CYCLES] += freed - sm_since[sm]
-                        if next_cta + launches < cta_total:
-                            launch_queue[launches] = slot
-                            launch_time[launches] = freed + NEXT_CTA
-                            launches += 1
+                        _vacate(n, run, slot, resident, freed + CTA_TO_CTA)
                     else:
                         wake = True
                 if (wake or status[warp] == PARKED) and cta_live[slot] > 0 and cta_arrived[slot] >= cta_live[slot]:
@@ -830,6 +982,12 @@ def simulate(
                     told[STALL_BARRIER] += 1
         now += 1
 
+    clock[WAITING] = waiting
+    clock[NOW] = now
+    clock[LAST_END] = last_end
+    if why in (PAUSED, NEEDS_CTAS):
+        told[CYCLES] = now - base
+        return why
     told[CYCLES] = last_end - base + LAST_CYCLES
     live = 0
     at_barrier = 0
@@ -840,10 +998,33 @@ def simulate(
                 at_barrier += 1
     told[LIVE_WARPS] = live
     told[PARKED_WARPS] = at_barrier
-    return live == 0 and next_cta == cta_total
+    return ENDED if live == 0 and clock[NEXT_CTA] == clock[CTA_TOTAL] else STUCK
 
 
 BARRIER_RELEASE: Final = 1
+
+# What a warp commits in groups.
+COPIES: Final = 0
+PRODUCTS: Final = 1
+
+
+@inner
+def _commit(
+    group_fill: NDArray[np.int64], group_open: NDArray[np.int64], group_count: NDArray[np.int64], warp: int, what: int
+) -> None:
+    """Closes the open group."""
+    count = group_count[warp, what]
+    before = group_fill[warp, what, (count - 1) & (DEPTH - 1)] if count > 0 else 0
+    group_fill[warp, what, count & (DEPTH - 1)] = max(before, group_open[warp, what])
+    group_count[warp, what] = count + 1
+    group_open[warp, what] = 0
+
+
+@inner
+def _committed(group_fill: NDArray[np.int64], group_count: NDArray[np.int64], warp: int, what: int, newest: int) -> int:
+    """When all groups but the newest so many are done."""
+    count = group_count[warp, what]
+    return signed(group_fill[warp, what, (count - newest - 1) & (DEPTH - 1)]) if count > newest else signed(0)
 
 
 @inner
@@ -876,7 +1057,7 @@ def _tell_stall(told: NDArray[np.int64], ready: int, memory_bound: int, since: i
 def _pipe(kind: int) -> int:
     if kind < PIPE_COUNT:
         return kind
-    if kind in (EXIT, BAR, DEPBAR, LDGDEPBAR, MBARRIER_WAIT):
+    if kind in (EXIT, BAR, DEPBAR, GMMA_WAIT, LDGDEPBAR, MBARRIER_WAIT):
         return 0
     return MEMORY_PIPE
 

@@ -14,7 +14,7 @@ import numpy as np
 from services.kernels.sass_traces.header import KernelHeader
 from services.simworker.simulators.sass.reading import KernelTrace, read_kernel
 
-READER_VERSION = 1  # of what a record means; one more makes all that is kept unused
+READER_VERSION = 2  # of what a record means; one more makes all that is kept unused
 KEPT_BYTES_LIMIT = 4 << 30
 
 _ARRAYS = (
@@ -24,6 +24,7 @@ _ARRAYS = (
     ("warp_memory", np.int64),
     ("warp_index", np.int64),
     ("cta_warp", np.int64),
+    ("cta_rank", np.int64),
 )
 
 

@@ -2,8 +2,8 @@
 
 An instruction is one 64-bit record, laid out by the shifts below. A memory instruction with active lanes also has words
 in `memory`, in the warp's order: for shared memory the number of cycles its banks need; for global memory the number of
-runs, then each run of neighbouring 32-byte
-sectors as sector << 8 | count, with bit 7 set where the lanes do not cover the sectors whole.
+runs, then each run of neighbouring 32-byte sectors as sector << 8 | count, with bit 7 set where the lanes do not cover
+the sectors whole; before them, for a multicast, the mask of CTAs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from services.simworker.simulators.sass.opcodes import (
     EXIT,
     GENERIC_LOAD,
     GENERIC_STORE,
+    GMMA,
     IS_BULK,
+    IS_REMOTE,
     LOAD,
     MBARRIER_WAIT,
+    REPLAY_BEGIN,
+    REPLAY_END,
     SHARED_LOAD,
     SHARED_STORE,
     STORE,
@@ -41,6 +45,8 @@ IMMEDIATE_MAX: Final = 31
 HAS_ACCESS: Final = 1 << 56
 BYPASSES_L1: Final = 1 << 57
 COMMITS: Final = 1 << 58
+MULTICAST: Final = 1 << 59  # its words begin with the mask of CTAs of the cluster that get the data
+DISTRIBUTED: Final = 1 << 60  # another CTA's shared memory
 
 # Why `read_lines` returned.
 DONE: Final = 0
@@ -57,6 +63,7 @@ BAD_STRUCTURE: Final = 17
 WARP_TOO_SHORT: Final = 18
 WARP_EMPTY: Final = 19
 BAD_INSTS: Final = 20
+BAD_CLUSTER_MASK: Final = 21
 
 # Slots of `state`.
 RECORD_COUNT: Final = 0
@@ -76,7 +83,10 @@ AT: Final = 13  # byte that the return is about
 TO: Final = 14
 WARP_MENDED: Final = 15
 GLOBAL_SECTORS: Final = 16
-STATE_SIZE: Final = 17
+REPLAY: Final = 17  # 1 in a loop that polls, 2 once its wait has been seen
+STATE_SIZE: Final = 18
+
+SHARED_APERTURE_BITS: Final = 24  # of a CTA's own window: what lies beyond belongs to others of its cluster
 
 SPARE_RECORDS: Final = 8
 SPARE_MEMORY: Final = 80  # words one line may need: 32 lanes of 16 bytes touch at most 64 sectors
@@ -122,6 +132,7 @@ class Records(NamedTuple):
     warp_memory: NDArray[np.int64]  # first word of memory
     warp_index: NDArray[np.int64]  # within its CTA
     cta_warp: NDArray[np.int64]  # first warp
+    cta_rank: NDArray[np.int64]  # within its cluster
 
 
 @inner
@@ -234,6 +245,7 @@ def read_lines(
     exited = state[EXITED_LANES]
     threads = state[THREAD_INSTRUCTIONS]
     sectors = state[GLOBAL_SECTORS]
+    replay = state[REPLAY]
     slots = np.uint64(len(tables.hashes) - 1)
     why = DONE
     begin = at
@@ -271,6 +283,7 @@ def read_lines(
                 state[AWAITS_INSTS] = 1
                 state[WARP_MENDED] = 0
                 exited = 0
+                replay = signed(0)
             elif first == 105 and text[at + 1] == 110:  # insts = n
                 value = at + 5
                 while text[value] == _SPACE or text[value] == 61:
@@ -292,6 +305,7 @@ def read_lines(
                     why = NEEDS_SPACE
                     break
                 out.cta_warp[state[CTA_COUNT]] = state[WARP_COUNT]
+                out.cta_rank[state[CTA_COUNT]] = 0
                 state[CTA_COUNT] += 1
                 state[IN_CTA] = 1
             elif first == 35 and text[at + 1] == 69:  # #END_TB
@@ -299,6 +313,15 @@ def read_lines(
                     why = BAD_STRUCTURE
                     break
                 state[IN_CTA] = 0
+            elif first == 99 and stop - at > 14 and text[at + 8] == 114:  # cluster rank = n
+                value = at + 12
+                while text[value] == _SPACE or text[value] == 61:
+                    value += 1
+                number, after = _decimal(text, value)
+                if after < 0 or number < 0 or state[IN_CTA] == 0:
+                    why = BAD_STRUCTURE
+                    break
+                out.cta_rank[state[CTA_COUNT] - 1] = number
             elif (first == 116 and text[at + 1] == 104) or (first == 99 and text[at + 1] == 108):
                 pass  # thread block = x,y,z · cluster …: CTAs are issued in the file's order whatever their names
             else:
@@ -359,8 +382,13 @@ def read_lines(
                 if mask & exited != 0 or (record & np.uint64(CLASS_MASK)) == EXIT:
                     exited = _exit(state, record, mask, exited, line)
                 threads += active
-                records[n_record] = record
-                n_record += 1
+                if replay == 0:
+                    records[n_record] = record
+                    n_record += 1
+                elif replay == 1 and (record & np.uint64(CLASS_MASK)) == MBARRIER_WAIT:
+                    records[n_record] = record
+                    n_record += 1
+                    replay = signed(2)
                 left -= 1
                 at += length
                 line += 1
@@ -447,6 +475,7 @@ def read_lines(
                 record |= np.uint64(COMMITS)
             at = _skip_spaces(text, at)
         state[AT] = at
+        memory_before = n_memory
         accessed, at = _decimal(text, at)
         if at < 0 or accessed < 0:
             why = BAD_WIDTH
@@ -466,7 +495,25 @@ def read_lines(
                     break
                 at = _skip_spaces(text, at)
                 if multicast == 1:
-                    at = _skip_spaces(text, _token_end(text, at))
+                    state[AT] = at
+                    if text[at] == 48 and text[at + 1] | 32 == 120:
+                        at += 2
+                    receivers = signed(0)
+                    digits = 0
+                    while True:
+                        digit = _hex_digit(signed(text[at]))
+                        if digit < 0:
+                            break
+                        receivers = (receivers << 4) | digit
+                        digits += 1
+                        at += 1
+                    if digits == 0 or digits > 4 or text[at] != _SPACE:
+                        why = BAD_CLUSTER_MASK
+                        break
+                    record |= np.uint64(MULTICAST)
+                    memory[n_memory] = np.uint64(receivers)
+                    n_memory += 1
+                    at = _skip_spaces(text, at)
                 state[AT] = at
                 step, at = _decimal(text, at)
                 if at < 0 or step < 0 or step > 1 << 20:
@@ -556,6 +603,8 @@ def read_lines(
                     shared = (dialect.shared_base == 0 or dialect.local_base == 0) or (
                         dialect.shared_base <= where < dialect.local_base
                     )
+                    if shared and (where - dialect.shared_base) >> SHARED_APERTURE_BITS > 0 and dialect.version >= 6:
+                        record |= np.uint64(DISTRIBUTED)
                     if kind == GENERIC_LOAD:
                         kind = SHARED_LOAD if shared else LOAD
                     else:
@@ -576,11 +625,18 @@ def read_lines(
                     runs, count = _runs(lanes, n_lane, touched, memory, n_memory)
                     n_memory += runs + 1
                     sectors += count
+            if n_lane == 0 or kind < LOAD or kind == MBARRIER_WAIT:
+                # Nothing of it reaches memory: it has no words.
+                n_memory = memory_before
+                record &= ~np.uint64(HAS_ACCESS | MULTICAST)
+            elif flags & IS_REMOTE:
+                record |= np.uint64(DISTRIBUTED)
         elif kind == GENERIC_LOAD:
             kind = LOAD
         elif kind == GENERIC_STORE:
             kind = STORE
         at = _skip_spaces(text, at)
+        immediate = signed(0)
         if text[at] != _NEWLINE:
             state[AT] = at
             immediate, after = _decimal(text, at)
@@ -588,22 +644,34 @@ def read_lines(
                 # An unsigned immediate in hex, or anything else that no field of ours needs.
                 immediate = 0
             if immediate > IMMEDIATE_MAX or immediate < 0:
-                immediate = IMMEDIATE_MAX
-            record |= np.uint64(immediate) << np.uint64(IMMEDIATE_SHIFT)
+                immediate = signed(IMMEDIATE_MAX)
             while text[at] != _NEWLINE:
                 at += 1
+        if kind == GMMA:
+            immediate = width - 1  # eighths of its columns but one
+        record |= np.uint64(immediate) << np.uint64(IMMEDIATE_SHIFT)
         record |= np.uint64(kind)
         if mask & exited != 0 or kind == EXIT:
             exited = _exit(state, record, mask, exited, line)
         length = at + 1 - tail_at
-        if accessed == 0 and length <= SEEN_BYTES:
+        if accessed == 0 and length <= SEEN_BYTES and kind not in (REPLAY_BEGIN, REPLAY_END):
             seen_length[seen] = length
             seen_record[seen] = record
             for place in range(length):
                 seen_text[seen, place] = text[tail_at + place]
         threads += active
-        records[n_record] = record
-        n_record += 1
+        if kind == REPLAY_BEGIN:
+            replay = signed(1)
+        elif kind == REPLAY_END:
+            replay = signed(0)
+        elif replay == 0 or (replay == 1 and kind == MBARRIER_WAIT):
+            # Of a loop that polls only the first wait is left: it holds the warp up as long as all polls did.
+            records[n_record] = record
+            n_record += 1
+            if replay == 1:
+                replay = signed(2)
+        else:
+            n_memory = memory_before
         left -= 1
         at += 1
         line += 1
@@ -614,6 +682,7 @@ def read_lines(
     state[EXITED_LANES] = exited
     state[THREAD_INSTRUCTIONS] = threads
     state[GLOBAL_SECTORS] = sectors
+    state[REPLAY] = replay
     if why in (NEEDS_OPCODE, NEEDS_SPACE):
         return why, begin
     return why, at

@@ -68,6 +68,7 @@ class Machine:
     dram_atom_bytes: int
     dram_atom_clocks: float  # of the DRAM's command clock, per atom
     dram_timing: dict[str, int] = field(hash=False)
+    sms_per_gpc: int = 16  # whose CTAs can be one cluster: at least 16 in GH100, whose GPCs have up to 18
     launch_latency: int = 0  # Accel-Sim adds it to every kernel; never in our cycles
 
     def resident_ctas(self, header: KernelHeader) -> tuple[int, str]:

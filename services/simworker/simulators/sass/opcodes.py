@@ -30,11 +30,15 @@ BULK_STORE: Final = 21
 MBARRIER_WAIT: Final = 22
 GENERIC_LOAD: Final = 23  # becomes LOAD or SHARED_LOAD by its address
 GENERIC_STORE: Final = 24
+GMMA_WAIT: Final = 25  # for all but the newest so many groups of products
+REPLAY_BEGIN: Final = 26  # marks of the tracer around a loop that polls; no instructions
+REPLAY_END: Final = 27
 
 # Flags beside the class.
 BYPASS_L1: Final = 1
 COMMITS_GROUP: Final = 2  # its line has a commit field (v6, *GMMA)
 IS_BULK: Final = 4  # its line has the TMA form of operands
+IS_REMOTE: Final = 8  # another CTA's shared memory
 
 
 class UnknownOpcode(ValueError):
@@ -61,7 +65,8 @@ _BY_TOKEN: Final = {
     GMMA: "HGMMA IGMMA BGMMA QGMMA",
     EXIT: "EXIT",
     BAR: "BAR",
-    DEPBAR: "DEPBAR WARPGROUPDEPBAR",
+    DEPBAR: "DEPBAR",
+    GMMA_WAIT: "WARPGROUPDEPBAR",
     LDGDEPBAR: "LDGDEPBAR",
     MEMBAR: "MEMBAR FENCE",
     LOAD: "LDG LDL",
@@ -75,6 +80,8 @@ _BY_TOKEN: Final = {
     BULK_LOAD: "UTMALDG UBLKCP UTMAPF UBLKPF",
     BULK_STORE: "UTMASTG UTMAREDG UBLKRED",
     MBARRIER_WAIT: "SYNCS",
+    REPLAY_BEGIN: "REPLAY_START",
+    REPLAY_END: "REPLAY_END",
 }
 _CLASS_OF: Final = {token: kind for kind, tokens in _BY_TOKEN.items() for token in tokens.split()}
 _HOPPER_ONLY: Final = frozenset(
@@ -95,16 +102,28 @@ def describe(opcode: str, binary_version: int) -> int:
     if first == "SYNCS" and not any("WAIT" in token for token in tokens):
         kind = INT  # arrivals are counted with the bytes they announce: only the wait holds a warp up
     if first == "WARPGROUP" and "DEPBAR" in tokens:
-        kind = DEPBAR
+        kind = GMMA_WAIT
     flags = 0
     # Volta and later do what is coherent over the whole GPU in L2.
     if kind == ATOMIC or ("STRONG" in tokens and "GPU" in tokens):
         flags |= BYPASS_L1
+    if first == "STAS":
+        flags |= IS_REMOTE
     if "GMMA" in first:
         flags |= COMMITS_GROUP
+        return kind | _gmma_columns(tokens) // 8 << 8 | flags << 16
     if kind in {BULK_LOAD, BULK_STORE}:
         flags |= IS_BULK | BYPASS_L1
     return kind | _width_bytes(tokens) << 8 | flags << 16
+
+
+def _gmma_columns(tokens: list[str]) -> int:
+    """N of HGMMA.64xNx16: what decides how long the tensor core is busy, for M and the bytes along K are fixed."""
+    for token in tokens[1:]:
+        shape = token.split("x")
+        if len(shape) == 3 and all(part.isdecimal() for part in shape):
+            return min(max(int(shape[1]), 8), 256)
+    return 64
 
 
 def _width_bytes(tokens: list[str]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from services.kernels.sass_traces.header import KernelHeader, read_header
 from services.kernels.sass_traces.kernelslist import BadTrace
 from services.simworker.simulators.sass import lines
 from services.simworker.simulators.sass.opcodes import UnknownOpcode, describe
+from services.simworker.simulators.sass.state import Code
 
 _SLOTS = 4096  # of the opcode table; an architecture has some hundred spellings
 
@@ -32,6 +33,7 @@ class KernelTrace:
     warp_memory: NDArray[np.int64]
     warp_index: NDArray[np.int64]
     cta_warp: NDArray[np.int64]
+    cta_rank: NDArray[np.int64]
     thread_instructions: int
     line_count: int
     exit_mask: str  # why Accel-Sim 1.x deadlocks on this file, "" where it does not; the masks are mended here
@@ -40,6 +42,10 @@ class KernelTrace:
     @property
     def cta_count(self) -> int:
         return len(self.cta_warp) - 1
+
+    @property
+    def code(self) -> Code:
+        return Code(self.instructions, self.memory, self.warp_start, self.warp_memory, self.cta_warp, self.cta_rank)
 
 
 class _Vocabulary:
@@ -62,8 +68,15 @@ def _vocabulary(binary_version: int) -> _Vocabulary:
 
 
 def read_kernel(path: Path) -> KernelTrace:
-    header, header_lines, blocks = open_kernel(path)
-    return _read(path.name, header, header_lines, blocks)
+    """A whole kernel. Raises BadTrace."""
+    reader = open_reader(path)
+    reader.read()
+    return reader.trace()
+
+
+def open_reader(path: Path) -> KernelReader:
+    """Only the header has been read. Raises BadTrace."""
+    return KernelReader(path.name, *open_kernel(path))
 
 
 def read_text(text: str) -> KernelTrace:
@@ -73,7 +86,9 @@ def read_text(text: str) -> KernelTrace:
     header, header_lines = read_header(lines_, "text")
     # The first '#' line ends the header; where it begins a thread block, it counts as that too.
     skipped = header_lines - 1 if lines_[header_lines - 1].startswith(b"#BEGIN") else header_lines
-    return _read("text", header, skipped, iter([b"".join(lines_[skipped:])]))
+    reader = KernelReader("text", header, skipped, iter([b"".join(lines_[skipped:])]))
+    reader.read()
+    return reader.trace()
 
 
 class _Arrays:
@@ -86,10 +101,17 @@ class _Arrays:
         self.warp_memory = np.empty(1 << 10, np.int64)
         self.warp_index = np.empty(1 << 10, np.int64)
         self.cta_warp = np.empty(min(cta_count, 1 << 20) + 8, np.int64)
+        self.cta_rank = np.empty(min(cta_count, 1 << 20) + 8, np.int64)
 
     def records(self) -> lines.Records:
         return lines.Records(
-            self.instructions, self.memory, self.warp_start, self.warp_memory, self.warp_index, self.cta_warp
+            self.instructions,
+            self.memory,
+            self.warp_start,
+            self.warp_memory,
+            self.warp_index,
+            self.cta_warp,
+            self.cta_rank,
         )
 
     def grow(self, state: NDArray[np.int64]) -> None:
@@ -103,6 +125,7 @@ class _Arrays:
             self.warp_index = _doubled(self.warp_index)
         if state[lines.CTA_COUNT] + 2 >= len(self.cta_warp):
             self.cta_warp = _doubled(self.cta_warp)
+            self.cta_rank = _doubled(self.cta_rank)
 
 
 def _doubled(array: NDArray[Any]) -> NDArray[Any]:
@@ -111,81 +134,185 @@ def _doubled(array: NDArray[Any]) -> NDArray[Any]:
     return larger
 
 
-def _read(file: str, header: KernelHeader, header_lines: int, blocks: Iterator[bytes]) -> KernelTrace:
-    dialect = lines.Dialect(header.tracer_version, int(header.has_line_numbers), header.shared_base, header.local_base)
-    vocabulary = _vocabulary(header.binary_version)
-    known = lines.Known(
-        np.zeros(lines.SEEN, np.int64),
-        np.empty(lines.SEEN, np.uint64),
-        np.empty((lines.SEEN, lines.SEEN_BYTES), np.uint8),
-    )
-    arrays = _Arrays(header.cta_count)
-    state = np.zeros(lines.STATE_SIZE, np.int64)
-    state[lines.LINE] = header_lines + 1
-    rest = b""
-    for block in blocks:
+Span = tuple[int, int, int, int]
+"""What is left of a warp: its first record and the one after its last, its first word of memory and the one after."""
+
+
+class KernelReader:
+    """A kernel's file, read in its order and only as far as was asked: who simulates it may let go of what is done."""
+
+    def __init__(self, file: str, header: KernelHeader, header_lines: int, blocks: Iterator[bytes]) -> None:
+        self.file = file
+        self.header = header
+        self.first_cta = 0  # of those whose records are here; the ones before it were let go
+        self.is_complete = False
+        self._blocks = blocks
+        self._dialect = lines.Dialect(
+            header.tracer_version, int(header.has_line_numbers), header.shared_base, header.local_base
+        )
+        self._vocabulary = _vocabulary(header.binary_version)
+        self._known = lines.Known(
+            np.zeros(lines.SEEN, np.int64),
+            np.empty(lines.SEEN, np.uint64),
+            np.empty((lines.SEEN, lines.SEEN_BYTES), np.uint8),
+        )
+        self._arrays = _Arrays(header.cta_count)
+        self._state = np.zeros(lines.STATE_SIZE, np.int64)
+        self._state[lines.LINE] = header_lines + 1
+        self._rest = b""
+
+    @property
+    def cta_count(self) -> int:
+        """CTAs read whole, those that were let go included."""
+        return self.first_cta + int(self._state[lines.CTA_COUNT] - self._state[lines.IN_CTA])
+
+    @property
+    def record_bytes(self) -> int:
+        return 8 * int(self._state[lines.RECORD_COUNT] + self._state[lines.MEMORY_COUNT])
+
+    @property
+    def thread_instructions(self) -> int:
+        return int(self._state[lines.THREAD_INSTRUCTIONS])
+
+    @property
+    def exit_mask(self) -> str:
+        return _exit_mask(self.file, self._state)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return _warnings(self.header)
+
+    def read(
+        self, cta_count: int | None = None, byte_limit: int | None = None, check: Callable[[], None] | None = None
+    ) -> None:
+        """Until so many CTAs are whole, records take so many bytes, or the file ends.
+
+        `check` is called between blocks and may raise. Raises BadTrace.
+        """
+        while not self.is_complete:
+            if cta_count is not None and self.cta_count >= cta_count:
+                return
+            if byte_limit is not None and self.record_bytes > byte_limit:
+                return
+            if check is not None:
+                check()
+            block = next(self._blocks, None)
+            if block is None:
+                self._end()
+                return
+            self._take(block)
+
+    def _take(self, block: bytes) -> None:
         # Only whole lines are parsed; the cut one waits for its other half.
         cut = block.rfind(b"\n") + 1
         if cut == 0:
-            rest += block
-            if len(rest) > 1 << 26:
-                raise BadTrace(f"{file}, line {state[lines.LINE]}: a line of more than 64 MiB is no trace's")
-            continue
-        text = rest + block[:cut] if rest else block
-        end = len(rest) + cut if rest else cut
-        rest = block[cut:]
-        _parse(file, header, text, end, dialect, vocabulary, known, arrays, state)
-    if rest.strip():
-        raise BadTrace(
-            f"{file}, line {state[lines.LINE]}: the file ends within {_shown(rest)} without a newline, so it was cut"
-        )
-    _check_whole(file, header, state)
-    n_record, n_memory = int(state[lines.RECORD_COUNT]), int(state[lines.MEMORY_COUNT])
-    n_warp, n_cta = int(state[lines.WARP_COUNT]), int(state[lines.CTA_COUNT])
-    arrays.warp_start[n_warp] = n_record
-    arrays.warp_memory[n_warp] = n_memory
-    arrays.cta_warp[n_cta] = n_warp
-    return KernelTrace(
-        file=file,
-        header=header,
-        instructions=arrays.instructions[:n_record],
-        memory=arrays.memory[:n_memory],
-        warp_start=arrays.warp_start[: n_warp + 1],
-        warp_memory=arrays.warp_memory[: n_warp + 1],
-        warp_index=arrays.warp_index[:n_warp],
-        cta_warp=arrays.cta_warp[: n_cta + 1],
-        thread_instructions=int(state[lines.THREAD_INSTRUCTIONS]),
-        line_count=int(state[lines.LINE]) - 1,
-        exit_mask=_exit_mask(file, state),
-        warnings=_warnings(header),
-    )
-
-
-def _parse(
-    file: str,
-    header: KernelHeader,
-    text: bytes,
-    end: int,
-    dialect: lines.Dialect,
-    vocabulary: _Vocabulary,
-    known: lines.Known,
-    arrays: _Arrays,
-    state: NDArray[np.int64],
-) -> None:
-    view = np.frombuffer(text, np.uint8)
-    at = 0
-    while True:
-        why, at = lines.read_lines(view, at, end, dialect, vocabulary.tables, known, arrays.records(), state)
-        if why == lines.DONE:
+            self._rest += block
+            if len(self._rest) > 1 << 26:
+                raise BadTrace(f"{self.file}, line {self._state[lines.LINE]}: a line of more than 64 MiB is no trace's")
             return
-        if why == lines.NEEDS_SPACE:
-            arrays.grow(state)
-            continue
-        value = text[int(state[lines.AT]) : int(state[lines.TO])]
-        if why == lines.NEEDS_OPCODE:
-            _learn(file, header, value.decode("utf-8", "replace"), vocabulary, int(state[lines.LINE]))
-            continue
-        raise BadTrace(f"{file}, line {state[lines.LINE]}: {_reason(why, text, state)}")
+        text = self._rest + block[:cut] if self._rest else block
+        end = len(self._rest) + cut if self._rest else cut
+        self._rest = block[cut:]
+        self._parse(text, end)
+
+    def _end(self) -> None:
+        if self._rest.strip():
+            raise BadTrace(
+                f"{self.file}, line {self._state[lines.LINE]}: the file ends within {_shown(self._rest)} without a "
+                "newline, so it was cut"
+            )
+        _check_whole(self.file, self.header, self._state, self.cta_count)
+        self.is_complete = True
+
+    def code(self) -> Code:
+        """Records of the whole CTAs from `first_cta` on; valid until the next read."""
+        arrays, count = self._arrays, self.cta_count - self.first_cta
+        warps = int(self._state[lines.WARP_COUNT])
+        arrays.warp_start[warps] = self._state[lines.RECORD_COUNT]
+        arrays.warp_memory[warps] = self._state[lines.MEMORY_COUNT]
+        if not self._state[lines.IN_CTA]:
+            arrays.cta_warp[count] = warps
+        return Code(
+            arrays.instructions[: self._state[lines.RECORD_COUNT]],
+            arrays.memory[: self._state[lines.MEMORY_COUNT]],
+            arrays.warp_start[: warps + 1],
+            arrays.warp_memory[: warps + 1],
+            arrays.cta_warp[: count + 1],
+            arrays.cta_rank[:count],
+        )
+
+    def trace(self) -> KernelTrace:
+        """All of it, once it is complete."""
+        assert self.is_complete
+        assert self.first_cta == 0
+        code = self.code()
+        return KernelTrace(
+            file=self.file,
+            header=self.header,
+            **code._asdict(),
+            warp_index=self._arrays.warp_index[: self._state[lines.WARP_COUNT]],
+            thread_instructions=self.thread_instructions,
+            line_count=int(self._state[lines.LINE]) - 1,
+            exit_mask=self.exit_mask,
+            warnings=self.warnings,
+        )
+
+    def let_go(self, next_cta: int, running: Sequence[Span]) -> list[Span]:
+        """Forgets the CTAs before `next_cta` but for what is left of the warps that still run; where that is now."""
+        old, state, code = self._arrays, self._state, self.code()
+        first_warp = int(code.cta_warp[next_cta - self.first_cta])
+        first_record, first_word = int(old.warp_start[first_warp]), int(old.warp_memory[first_warp])
+        tail: Span = (first_record, int(state[lines.RECORD_COUNT]), first_word, int(state[lines.MEMORY_COUNT]))
+        new = _Arrays(0)
+        new.instructions = np.empty(len(old.instructions), np.uint64)
+        new.memory = np.empty(len(old.memory), np.uint64)
+        moved: list[Span] = []
+        record = word = 0
+        for begin, end, memory_begin, memory_end in (*running, tail):
+            new.instructions[record : record + end - begin] = old.instructions[begin:end]
+            new.memory[word : word + memory_end - memory_begin] = old.memory[memory_begin:memory_end]
+            moved.append((record, record + end - begin, word, word + memory_end - memory_begin))
+            record += end - begin
+            word += memory_end - memory_begin
+        by_record, by_word = moved[-1][0] - first_record, moved[-1][2] - first_word
+        warps = int(state[lines.WARP_COUNT]) - first_warp
+        ctas = int(state[lines.CTA_COUNT]) - (next_cta - self.first_cta)
+        for name, shift, first, count in (
+            ("warp_start", by_record, first_warp, warps),
+            ("warp_memory", by_word, first_warp, warps),
+            ("warp_index", 0, first_warp, warps),
+            ("cta_warp", -first_warp, next_cta - self.first_cta, ctas),
+            ("cta_rank", 0, next_cta - self.first_cta, ctas),
+        ):
+            column = np.empty(len(getattr(old, name)), np.int64)
+            column[:count] = getattr(old, name)[first : first + count] + shift
+            setattr(new, name, column)
+        state[lines.RECORD_COUNT], state[lines.MEMORY_COUNT] = record, word
+        state[lines.WARP_COUNT], state[lines.CTA_COUNT] = warps, ctas
+        self._arrays = new
+        self.first_cta = next_cta
+        return moved[:-1]
+
+    def _parse(self, text: bytes, end: int) -> None:
+        view = np.frombuffer(text, np.uint8)
+        at = 0
+        state = self._state
+        while True:
+            why, at = lines.read_lines(
+                view, at, end, self._dialect, self._vocabulary.tables, self._known, self._arrays.records(), state
+            )
+            if why == lines.DONE:
+                return
+            if why == lines.NEEDS_SPACE:
+                self._arrays.grow(state)
+                continue
+            value = text[int(state[lines.AT]) : int(state[lines.TO])]
+            if why == lines.NEEDS_OPCODE:
+                _learn(
+                    self.file, self.header, value.decode("utf-8", "replace"), self._vocabulary, int(state[lines.LINE])
+                )
+                continue
+            raise BadTrace(f"{self.file}, line {state[lines.LINE]}: {_reason(why, text, state)}")
 
 
 def _learn(file: str, header: KernelHeader, opcode: str, vocabulary: _Vocabulary, line: int) -> None:
@@ -228,6 +355,7 @@ def _reason(why: int, text: bytes, state: NDArray[np.int64]) -> str:
         lines.BAD_REGISTER: f"{word} is no register",
         lines.BAD_WIDTH: f"{word} is no number of bytes",
         lines.BAD_MODE: f"{word} is no address mode from 0 to 4",
+        lines.BAD_CLUSTER_MASK: f"{word} is no mask of a cluster's 16 thread blocks",
         lines.BAD_ADDRESS: f"{word} is no address where one must follow",
         lines.BAD_STRUCTURE: f"{_shown(line)} stands where a thread block or a warp must begin or end",
         lines.BAD_INSTS: f"{_shown(line)} is no number of instructions of an open warp",
@@ -238,7 +366,7 @@ def _reason(why: int, text: bytes, state: NDArray[np.int64]) -> str:
     return reasons[why]
 
 
-def _check_whole(file: str, header: KernelHeader, state: NDArray[np.int64]) -> None:
+def _check_whole(file: str, header: KernelHeader, state: NDArray[np.int64], found: int) -> None:
     line = state[lines.LINE] - 1
     if state[lines.INSTRUCTIONS_LEFT]:
         raise BadTrace(
@@ -247,7 +375,6 @@ def _check_whole(file: str, header: KernelHeader, state: NDArray[np.int64]) -> N
         )
     if state[lines.IN_CTA]:
         raise BadTrace(f"{file}, line {line}: the file ends without #END_TB, so it was cut")
-    found = int(state[lines.CTA_COUNT])
     if found != header.cta_count:
         grid = "x".join(map(str, header.grid))
         raise BadTrace(f"{file}: has {found} thread blocks where its grid {grid} has {header.cta_count}")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from services.kernels.sass_traces.header import KernelHeader
 from services.kernels.sass_traces.kernelslist import BadTrace
 from services.simworker.simulators.sass import core
 from services.simworker.simulators.sass.machine import PIPES, Machine, machine_of
-from services.simworker.simulators.sass.reading import KernelTrace, read_text
+from services.simworker.simulators.sass.reading import KernelReader, KernelTrace, read_text
 from services.simworker.simulators.sass.state import (
+    CLUSTER_LIMIT,
     Code,
+    Running,
     fresh_calendars,
     fresh_l1,
     fresh_l2,
+    fresh_running,
     fresh_warps,
     numbers_of,
     pipes_of,
@@ -32,19 +38,60 @@ SMALLEST = {
 """Options of a machine that is only there to compile for."""
 
 
+RECORD_BYTES_LIMIT = 256 << 20
+"""Of a kernel's records in memory; what is done of a larger one is let go, but for the warps that still run."""
+
+PAUSE_WORK = 100_000
+"""Instructions between two looks at whether anyone still wants the result: a sixth of a second where all wait for DRAM,
+a fiftieth where all compute. Eight requests count as an instruction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a kernel is."""
+
+    file: str
+    ctas_done: int
+    cta_count: int
+    cycles: int
+    warp_instructions: int
+
+
+Watch = Callable[[Progress], None]
+"""Called every `PAUSE_WORK`; what it raises ends the simulation, which can then not be used again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What was simulated of a kernel in place of all of it."""
+
+    kind: str  # waves, sms, kernels
+    cta_count: int  # simulated
+    of_ctas: int
+    change: float  # waves: |last wave's time ÷ the one before − 1|; else 0
+
+    @property
+    def share(self) -> float:
+        return self.cta_count / self.of_ctas
+
+
 @dataclass(frozen=True, slots=True)
 class KernelResult:
     """What became of one launch; cycles are without launch latency, None where the kernel cannot end."""
 
-    trace: KernelTrace
+    file: str
+    header: KernelHeader
     cycles: int | None
     deadlock: str  # why it cannot end, or why Accel-Sim's 1.x cannot end it
     ctas_per_sm: int
     limited_by: str
-    told: tuple[int, ...]
+    told: tuple[int, ...]  # of what was simulated
+    thread_instructions: int  # of all
+    sampled: Sampled | None
 
     def count(self, slot: int) -> int:
-        return self.told[slot]
+        """Of the whole kernel: what a sample counted is scaled by its share of the thread blocks."""
+        return self.told[slot] if self.sampled is None else round(self.told[slot] / self.sampled.share)
 
 
 class Simulation:
@@ -60,44 +107,140 @@ class Simulation:
         # Time goes on from kernel to kernel, so that whatever a fill waited for has arrived long before.
         self._base = 1 << 16
 
-    def run(self, trace: KernelTrace) -> KernelResult:
+    def run(
+        self, source: KernelTrace | KernelReader, watch: Watch | None = None, *, sampled_waves: int = 0
+    ) -> KernelResult:
+        """A kernel in memory, or one that is read as it goes on. Raises BadTrace, and whatever `watch` raises.
+
+        `sampled_waves`: 0, or how many waves of CTAs at least are simulated before a steady rest is taken for granted.
+        """
         machine = self.machine
-        header = trace.header
+        header = source.header
         resident, limited_by = machine.resident_ctas(header)
         if resident < 1:
-            raise BadTrace(_too_large(trace, machine, limited_by))
+            raise BadTrace(_too_large(source.file, header, machine, limited_by))
         if machine.flushes_l2:
             self._l2 = fresh_l2(machine)
-        ways = machine.l1_ways_beside(resident * header.shared_memory_bytes)
-        code = Code(trace.instructions, trace.memory, trace.warp_start, trace.warp_memory, trace.cta_warp)
-        width = int(np.diff(trace.cta_warp).max())
+        places = machine.sm_count * resident
+        if isinstance(source, KernelReader):
+            source.read(places + 2 * CLUSTER_LIMIT, check=_check(watch, source.file))
+        code, cta_count, first_cta = _code_of(source)
+        numbers = numbers_of(machine, machine.l1_ways_beside(resident * header.shared_memory_bytes))
+        width = max(int(np.diff(code.cta_warp).max()), header.warps_per_cta if cta_count > len(code.cta_rank) else 0)
+        fitting = min(resident, max(1, machine.threads_per_sm // 32 // width))
+        cluster = _cluster_size(source.file, code, cta_count, fitting, machine)
+        places = machine.sm_count * fitting
+        run = fresh_running(machine, fitting, core.CLOCK_SIZE)
         told = np.zeros(core.TOLD_SIZE, np.int64)
-        ended = core.simulate(
-            numbers_of(machine, ways),
-            self._pipes,
-            code,
-            self._l1,
-            self._l2,
-            self._calendars,
-            self._warps,
-            self._base,
-            min(resident, max(1, machine.threads_per_sm // 32 // width)),
-            width,
-            told,
+        core.begin(
+            numbers, self._l1, run, self._base, cta_count, fitting, cluster, 0 if places % cluster else sampled_waves
         )
+        while True:
+            run.clock[core.FIRST_CTA] = first_cta
+            limit = int(told[core.INSTRUCTIONS]) + (int(told[core.REQUESTS]) >> 3) + PAUSE_WORK
+            why = core.simulate(
+                numbers,
+                self._pipes,
+                code,
+                self._l1,
+                self._l2,
+                self._calendars,
+                self._warps,
+                run,
+                fitting,
+                width,
+                limit,
+                told,
+            )
+            if why == core.PAUSED:
+                if watch is not None:
+                    watch(_progress(source.file, told, cta_count))
+                continue
+            if why != core.NEEDS_CTAS:
+                break
+            assert isinstance(source, KernelReader)
+            _read_on(source, run, places, watch)
+            code, cta_count, first_cta = _code_of(source)
+            if int(np.diff(code.cta_warp).max()) > width:
+                raise BadTrace(f"{source.file}: a thread block has more than the {width} warps that its header says")
         self._base += int(told[core.CYCLES]) + (1 << 16)
+        ended = why == core.ENDED
+        sampled = _sampled(run, cta_count) if ended else None
+        cycles = int(told[core.CYCLES]) + (_cycles_beyond(run, cta_count, places) if sampled else 0)
+        read = source.cta_count if isinstance(source, KernelReader) else cta_count
         return KernelResult(
-            trace=trace,
-            cycles=int(told[core.CYCLES]) if ended else None,
-            deadlock=trace.exit_mask if ended else _stuck(trace, told.tolist()),
+            file=source.file,
+            header=header,
+            cycles=cycles if ended else None,
+            deadlock=source.exit_mask if ended else _stuck(source.file, told.tolist()),
             ctas_per_sm=resident,
             limited_by=limited_by,
             told=tuple(told.tolist()),
+            thread_instructions=round(source.thread_instructions * cta_count / read),
+            sampled=sampled,
         )
 
 
-def _too_large(trace: KernelTrace, machine: Machine, by: str) -> str:
-    header = trace.header
+def _code_of(source: KernelTrace | KernelReader) -> tuple[Code, int, int]:
+    """What is there of a kernel's records, how many CTAs it has, and which is the first of which records are there."""
+    if isinstance(source, KernelReader):
+        return source.code(), source.header.cta_count, source.first_cta
+    return source.code, source.cta_count, 0
+
+
+def _check(watch: Watch | None, file: str) -> Callable[[], None] | None:
+    return None if watch is None else lambda: watch(Progress(file, 0, 0, 0, 0))
+
+
+def _progress(file: str, told: NDArray[np.int64], cta_count: int) -> Progress:
+    return Progress(file, int(told[core.DONE_CTAS]), cta_count, int(told[core.CYCLES]), int(told[core.INSTRUCTIONS]))
+
+
+def _read_on(reader: KernelReader, run: Running, places: int, watch: Watch | None) -> None:
+    """The next CTAs' records; where those that are here take too much memory, what is done goes first."""
+    if reader.record_bytes > RECORD_BYTES_LIMIT:
+        live = np.flatnonzero(run.status).tolist()
+        spans = [
+            (int(run.pc[warp]), int(run.end[warp]), int(run.memory_at[warp]), int(run.memory_end[warp]))
+            for warp in live
+        ]
+        for warp, span in zip(live, reader.let_go(int(run.clock[core.NEXT_CTA]), spans), strict=True):
+            run.pc[warp], run.end[warp], run.memory_at[warp], run.memory_end[warp] = span
+    wanted = int(run.clock[core.NEXT_CTA]) + max(int(run.clock[core.LAUNCHES]), places)
+    reader.read(wanted, check=_check(watch, reader.file))
+
+
+def _cluster_size(file: str, code: Code, cta_count: int, resident: int, machine: Machine) -> int:
+    """CTAs that are placed together: those up to the next one that is its cluster's first."""
+    ranks = code.cta_rank
+    if not ranks[: CLUSTER_LIMIT + 1].any():
+        return 1
+    following = np.flatnonzero(ranks[1 : CLUSTER_LIMIT + 1] == 0)
+    size = int(following[0]) + 1 if len(following) else min(len(ranks), CLUSTER_LIMIT)
+    room = resident * min(machine.sms_per_gpc, machine.sm_count)
+    if size > room:
+        raise BadTrace(f"{file}: a cluster has {size} thread blocks, and a GPC of this config has room for {room}")
+    return size if cta_count % size == 0 else 1
+
+
+def _sampled(run: Running, cta_count: int) -> Sampled | None:
+    simulated = int(run.clock[core.CTA_TOTAL])
+    if simulated == cta_count:
+        return None
+    return Sampled("waves", simulated, cta_count, int(run.clock[core.WAVE_CHANGE]) / 1000)
+
+
+def _cycles_beyond(run: Running, cta_count: int, places: int) -> int:
+    """Cycles that the CTAs would take which a sample of waves leaves out, as its last wave went on."""
+    wave = int(run.clock[core.WAVE_CYCLES])
+    whole, rest = divmod(cta_count - int(run.clock[core.CTA_TOTAL]), places)
+    if rest == 0:
+        return whole * wave
+    # The last CTA begins as late in its wave as the one in its place did in the last wave that was simulated.
+    return (whole + 1) * wave + int(run.launched[rest - 1] - run.launched[places - 1])
+
+
+def _too_large(file: str, header: KernelHeader, machine: Machine, by: str) -> str:
     need, have = {
         "threads": (f"{header.warps_per_cta * 32} threads", machine.threads_per_sm),
         "regs": (
@@ -106,51 +249,51 @@ def _too_large(trace: KernelTrace, machine: Machine, by: str) -> str:
         ),
         "shmem": (f"{header.shared_memory_bytes} B of shared memory", machine.shared_memory_bytes),
     }[by]
-    return f"{trace.file}: one thread block needs {need}, and an SM of this config has {have}"
+    return f"{file}: one thread block needs {need}, and an SM of this config has {have}"
 
 
-def _stuck(trace: KernelTrace, told: list[int]) -> str:
+def _stuck(file: str, told: list[int]) -> str:
     return (
-        f"{trace.file}: {told[core.PARKED_WARPS]} of {told[core.LIVE_WARPS]} warps wait at a barrier that the others "
+        f"{file}: {told[core.PARKED_WARPS]} of {told[core.LIVE_WARPS]} warps wait at a barrier that the others "
         "never reach"
     )
 
 
 def report_of(result: KernelResult) -> dict[str, Any]:
     """One kernel for `--json`. Sectors are 32 bytes."""
-    told = result.told
+    count = result.count
     machine_pipes = (*PIPES, "memory")
     cycles = result.cycles
     report: dict[str, Any] = {
-        "name": result.trace.header.name,
-        "file": result.trace.file,
+        "name": result.header.name,
+        "file": result.file,
         "cycles": cycles,
-        "warp_instructions": told[core.INSTRUCTIONS],
-        "thread_instructions": result.trace.thread_instructions,
-        "ipc": round(result.trace.thread_instructions / cycles, 4) if cycles else None,
+        "warp_instructions": count(core.INSTRUCTIONS),
+        "thread_instructions": result.thread_instructions,
+        "ipc": round(result.thread_instructions / cycles, 4) if cycles else None,
         "ctas_per_sm": result.ctas_per_sm,
         "limited_by": result.limited_by,
-        "l1_read_sectors": told[core.L1_READS],
-        "l1_read_hits": told[core.L1_READ_HITS],
-        "l1_write_sectors": told[core.L1_WRITES],
-        "l2_read_sectors": told[core.L2_READS],
-        "l2_read_hits": told[core.L2_READ_HITS],
-        "l2_write_sectors": told[core.L2_WRITES],
-        "l2_write_hits": told[core.L2_WRITE_HITS],
-        "dram_read_bytes": told[core.DRAM_READS] * 32,
-        "dram_write_bytes": told[core.DRAM_WRITES] * 32,
-        "shared_accesses": told[core.SHARED_ACCESSES],
-        "bank_conflict_cycles": told[core.BANK_CONFLICTS],
+        "l1_read_sectors": count(core.L1_READS),
+        "l1_read_hits": count(core.L1_READ_HITS),
+        "l1_write_sectors": count(core.L1_WRITES),
+        "l2_read_sectors": count(core.L2_READS),
+        "l2_read_hits": count(core.L2_READ_HITS),
+        "l2_write_sectors": count(core.L2_WRITES),
+        "l2_write_hits": count(core.L2_WRITE_HITS),
+        "dram_read_bytes": count(core.DRAM_READS) * 32,
+        "dram_write_bytes": count(core.DRAM_WRITES) * 32,
+        "shared_accesses": count(core.SHARED_ACCESSES),
+        "bank_conflict_cycles": count(core.BANK_CONFLICTS),
         "stall_cycles": {
-            "memory": told[core.STALL_MEMORY],
-            "dependency": told[core.STALL_DEPENDENCY],
-            "pipe": told[core.STALL_PIPE],
-            "barrier": told[core.STALL_BARRIER],
+            "memory": count(core.STALL_MEMORY),
+            "dependency": count(core.STALL_DEPENDENCY),
+            "pipe": count(core.STALL_PIPE),
+            "barrier": count(core.STALL_BARRIER),
         },
         "pipe_busy_cycles": {
-            name: told[core.PIPE_BUSY + index]
+            name: count(core.PIPE_BUSY + index)
             for index, name in enumerate(machine_pipes)
-            if told[core.PIPE_BUSY + index]
+            if count(core.PIPE_BUSY + index)
         },
     }
     if result.deadlock:

@@ -24,6 +24,9 @@ BANK_GROUPS: Final = 4
 DRAM_ROWS: Final = BANK_GROUPS + BANKS + 1  # calendars of a channel's DRAM: groups, banks, activations
 REGISTERS: Final = 258
 DEPTH: Final = 64  # async-copy groups that a DEPBAR can name
+CLUSTER_LIMIT: Final = 16  # CTAs of a cluster, as many as a multicast's mask has bits
+WHEEL: Final = 4096  # cycles ahead that a scheduler's next look can lie; farther ones look once more in between
+NEVER: Final = 1 << 62
 
 
 class Numbers(NamedTuple):
@@ -66,15 +69,19 @@ class Numbers(NamedTuple):
     bank_cost: int  # of a bank, per activated row
     row_latency: int  # of a row that has to be opened first
     dram_latency: int
+    sms_per_gpc: int
+
+
+DIRTY_BITS: Final = 4
 
 
 class L2(NamedTuple):
     """Kept from kernel to kernel, as time goes on; 0 = nothing there."""
 
-    tags: NDArray[np.int64]  # (slice, set, way): line + 1
-    used: NDArray[np.int64]  # time of the last use
-    fills: NDArray[np.int64]  # (…, sector): when its data is there
-    dirty: NDArray[np.uint8]  # a bit per sector
+    # (slice, set, way, 2): line + 1 above DIRTY_BITS bits, one per sector; time of the last use. Side by side, and ways
+    # in the order in which they came into use: a set's first ones are all that most lookups see of memory.
+    ways: NDArray[np.int64]
+    fills: NDArray[np.int64]  # (slice, set, way, sector): when its data is there
     mshrs: NDArray[np.int64]  # (slice, entry): when it is free
     next_mshr: NDArray[np.int64]
     open_row: NDArray[np.int64]  # (channel, bank): row + 1
@@ -117,7 +124,7 @@ class Warps(NamedTuple):
 
     registers: NDArray[np.int64]  # (warp, register + 1): when it is there
     from_memory: NDArray[np.uint8]
-    group_fill: NDArray[np.int64]  # (warp, group of async copies): running maximum
+    group_fill: NDArray[np.int64]  # (warp, copies or products, group): running maximum
 
 
 class Fixed(NamedTuple):
@@ -128,13 +135,64 @@ class Fixed(NamedTuple):
 
 
 class Code(NamedTuple):
-    """A kernel's records (`lines.Records`)."""
+    """A kernel's records (`lines.Records`), or those of its CTAs from one on: see `core.FIRST_CTA`."""
 
     instructions: NDArray[np.uint64]
     memory: NDArray[np.uint64]
     warp_start: NDArray[np.int64]
     warp_memory: NDArray[np.int64]
     cta_warp: NDArray[np.int64]
+    cta_rank: NDArray[np.int64]
+
+
+class Running(NamedTuple):
+    """A kernel under way: what `core.simulate` leaves when it returns and finds when it goes on."""
+
+    clock: NDArray[np.int64]  # one number each: the first slots of `core`
+    # per place of a warp
+    status: NDArray[np.uint8]
+    pc: NDArray[np.int64]  # record
+    end: NDArray[np.int64]
+    memory_at: NDArray[np.int64]  # word
+    memory_end: NDArray[np.int64]
+    ready: NDArray[np.int64]
+    pipe_of: NDArray[np.int64]
+    born: NDArray[np.int64]
+    started: NDArray[np.int64]
+    last_back: NDArray[np.int64]  # of stores and loads without a register
+    memory_bound: NDArray[np.int64]
+    group_open: NDArray[np.int64]  # (place, copies or products): when what came since the last commit is done
+    group_count: NDArray[np.int64]
+    cta_slot: NDArray[np.int64]
+    # per place of a CTA
+    cta_live: NDArray[np.int64]
+    cta_arrived: NDArray[np.int64]
+    cta_first: NDArray[np.int64]
+    cta_warps: NDArray[np.int64]
+    cta_bulk: NDArray[np.int64]
+    cta_lead: NDArray[np.int64]  # the place of its cluster's first
+    peers: NDArray[np.int64]  # (place of a cluster's first, rank): place
+    launch_queue: NDArray[np.int64]
+    launch_time: NDArray[np.int64]
+    launched: NDArray[np.int64]  # (CTA modulo places): when
+    # per GPC
+    idle: NDArray[np.int64]  # (GPC, place in line): places of CTAs that wait for enough others
+    idle_count: NDArray[np.int64]
+    idle_since: NDArray[np.int64]
+    # per SM
+    sm_live: NDArray[np.int64]
+    sm_since: NDArray[np.int64]
+    highest: NDArray[np.int64]
+    unit_of_memory: NDArray[np.int64]
+    # per sub-core
+    id_free: NDArray[np.int64]
+    ex_free: NDArray[np.int64]
+    unit_free: NDArray[np.int64]
+    collector_free: NDArray[np.int64]
+    bank_free: NDArray[np.int64]  # half cycles
+    last_issued: NDArray[np.int64]
+    look: NDArray[np.int64]
+    wheel: NDArray[np.uint64]
 
 
 def numbers_of(machine: Machine, l1_ways: int) -> Numbers:
@@ -185,6 +243,7 @@ def numbers_of(machine: Machine, l1_ways: int) -> Numbers:
         bank_cost=round(UNIT * timing.get("RC", 0) * dram),
         row_latency=round(timing.get("RCD", 0) * dram),
         dram_latency=machine.dram_latency + round(read_latency) + DRAM_HOPS,
+        sms_per_gpc=machine.sms_per_gpc,
     )
 
 
@@ -207,10 +266,8 @@ def fresh_l2(machine: Machine) -> L2:
     slices = machine.channels * machine.slices_per_channel
     shape = (slices, machine.l2_sets, machine.l2_ways)
     return L2(
-        tags=np.zeros(shape, np.int64),
-        used=np.zeros(shape, np.int64),
+        ways=np.zeros((*shape, 2), np.int64),
         fills=np.zeros((*shape, LINE_BYTES // SECTOR_BYTES), np.int64),
-        dirty=np.zeros(shape, np.uint8),
         mshrs=np.zeros((slices, machine.l2_mshrs), np.int64),
         next_mshr=np.zeros(slices, np.int64),
         open_row=np.zeros((machine.channels, BANKS), np.int64),
@@ -253,7 +310,61 @@ def fresh_warps(machine: Machine) -> Warps:
     return Warps(
         np.zeros((count, REGISTERS), np.int64),
         np.zeros((count, REGISTERS), np.uint8),
-        np.zeros((count, DEPTH), np.int64),
+        np.zeros((count, 2, DEPTH), np.int64),
+    )
+
+
+def fresh_running(machine: Machine, resident: int, scalars: int) -> Running:
+    """Nothing runs yet; `resident` CTAs fit on an SM."""
+    warps = machine.sm_count * (machine.threads_per_sm // 32)
+    places = machine.sm_count * resident
+    sub_cores = machine.sm_count * machine.schedulers
+    gpcs = -(-machine.sm_count // machine.sms_per_gpc)
+
+    def zeros(*shape: int) -> NDArray[np.int64]:
+        return np.zeros(shape, np.int64)
+
+    return Running(
+        clock=zeros(scalars),
+        status=np.zeros(warps, np.uint8),
+        pc=zeros(warps),
+        end=zeros(warps),
+        memory_at=zeros(warps),
+        memory_end=zeros(warps),
+        ready=zeros(warps),
+        pipe_of=zeros(warps),
+        born=zeros(warps),
+        started=zeros(warps),
+        last_back=zeros(warps),
+        memory_bound=zeros(warps),
+        group_open=zeros(warps, 2),
+        group_count=zeros(warps, 2),
+        cta_slot=zeros(warps),
+        cta_live=zeros(places),
+        cta_arrived=zeros(places),
+        cta_first=zeros(places),
+        cta_warps=zeros(places),
+        cta_bulk=zeros(places),
+        cta_lead=zeros(places),
+        peers=np.full((places, CLUSTER_LIMIT), -1, np.int64),
+        launch_queue=zeros(places),
+        launch_time=zeros(places),
+        launched=zeros(places),
+        idle=zeros(gpcs, machine.sms_per_gpc * resident),
+        idle_count=zeros(gpcs),
+        idle_since=zeros(gpcs),
+        sm_live=zeros(machine.sm_count),
+        sm_since=zeros(machine.sm_count),
+        highest=zeros(machine.sm_count),
+        unit_of_memory=zeros(machine.sm_count),
+        id_free=zeros(sub_cores, PIPE_COUNT + 1),
+        ex_free=zeros(sub_cores, PIPE_COUNT + 1),
+        unit_free=zeros(sub_cores, PIPE_COUNT + 1),
+        collector_free=zeros(sub_cores, max(1, machine.collectors // machine.schedulers)),
+        bank_free=zeros(sub_cores, max(1, machine.register_banks // machine.schedulers)),
+        last_issued=np.full(sub_cores, -1, np.int64),
+        look=np.full(sub_cores, NEVER, np.int64),
+        wheel=np.zeros((WHEEL, (sub_cores + 63) >> 6), np.uint64),
     )
 
 
