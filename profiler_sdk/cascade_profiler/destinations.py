@@ -195,6 +195,7 @@ class Kafka:
                     enable_idempotence=True,
                     acks="all",
                     max_request_size=16 << 20,
+                    max_batch_size=1 << 20,  # a request for each record costs more than the record
                     linger_ms=5,
                     request_timeout_ms=int(_TIMEOUT_S * 1000),
                 )

@@ -17,6 +17,7 @@ from cascade_schemas.codec import Record, encode
 from cascade_schemas.events import AnyEvent
 
 from cascade_profiler.destinations import Destination, DestinationAway, DestinationRefused
+from cascade_profiler.rows import packed
 from cascade_profiler.saying import say
 from cascade_profiler.spool import Spool
 
@@ -102,7 +103,8 @@ class Outbox:
     def _run(self) -> None:
         try:
             while (items := self._taken()) is not None:
-                records = [encode(event, is_compressed=True) for item in items for event in item.make()]
+                events = packed(event for item in items for event in item.make())
+                records = [encode(event, is_compressed=True) for event in events]
                 if records:
                     self._deliver(records)
                 with self._changed:

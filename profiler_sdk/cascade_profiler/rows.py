@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from cascade_schemas.batches import CAPTURED_LAUNCHES, RECORDED_LAUNCHES, RECORDED_OPS
+from cascade_schemas.events import AnyEvent, LaunchesRecorded, StepRecorded
 
 ROWS_PER_EVENT = 4096
 
@@ -109,6 +110,45 @@ def capture_batch(graphs: Sequence[Sequence[LaunchFacts]]) -> pa.RecordBatch:
         "name": _coded([fact.name or None for fact in places], indices),
     }
     return _batch(CAPTURED_LAUNCHES, columns, list(places), indices)
+
+
+def packed(events: Iterable[AnyEvent]) -> Iterator[AnyEvent]:
+    """The same events with launches of consecutive steps in one, up to ROWS_PER_EVENT: each record has its price.
+
+    A step is said after the launches that were packed with its own.
+    """
+    launches: list[LaunchesRecorded] = []
+    steps: list[AnyEvent] = []
+    for event in events:
+        if isinstance(event, StepRecorded) and launches:
+            steps.append(event)
+            continue
+        if launches and not (isinstance(event, LaunchesRecorded) and _continues(launches, event)):
+            yield _joined(launches)
+            yield from steps
+            launches, steps = [], []
+        if isinstance(event, LaunchesRecorded):
+            launches.append(event)
+        else:
+            yield event
+    if launches:
+        yield _joined(launches)
+        yield from steps
+
+
+def _continues(before: Sequence[LaunchesRecorded], event: LaunchesRecorded) -> bool:
+    count = sum(one.rows.num_rows for one in before)
+    return (
+        (event.trace_id, event.rank) == (before[0].trace_id, before[0].rank)
+        and event.first_seq == before[0].first_seq + count
+        and count + event.rows.num_rows <= ROWS_PER_EVENT
+    )
+
+
+def _joined(parts: Sequence[LaunchesRecorded]) -> LaunchesRecorded:
+    if len(parts) == 1:
+        return parts[0]
+    return parts[0].model_copy(update={"rows": pa.concat_batches([part.rows for part in parts])})
 
 
 def _batches(

@@ -48,17 +48,20 @@ def launch_rows(
 ) -> pa.RecordBatch:
     """Columns as a batch of LAUNCHES; `base_ns`: the trace's time 0, by the clock of the columns."""
     count = len(columns.task)
-    used, codes = np.unique(columns.task, return_inverse=True)
-    ids = pa.array([task_id(number) for number in used.tolist()], type=pa.string())
+    lowest = int(columns.task.min())
+    used = np.flatnonzero(np.bincount(columns.task - lowest))
+    code = np.empty(int(used[-1]) + 1, dtype=np.int32)
+    code[used] = np.arange(len(used), dtype=np.int32)
+    ids = pa.array([task_id(number + lowest) for number in used.tolist()], type=pa.string())
     return pa.RecordBatch.from_arrays(
         [
             pa.array(np.full(count, rank, dtype=np.int32)),
             pa.array(np.arange(first_seq, first_seq + count, dtype=np.int64)),
-            pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), ids),
+            pa.DictionaryArray.from_arrays(pa.array(code[columns.task - lowest]), ids),
             pa.array(columns.start_ns - base_ns),
             _known(columns.duration_ns, 0),
             pa.array(np.clip(columns.stream, -1, _STREAM_LIMIT).astype(np.int32)),
-            _known(columns.step, 0).cast(pa.int32()),
+            _known(columns.step.astype(np.int32), 0),
             _known(columns.graph, 0),
             _known(columns.host_launch_ns, base_ns),
             pa.array(columns.is_kernel),
@@ -67,13 +70,10 @@ def launch_rows(
     )
 
 
-def _known(values: Ints, base_ns: int) -> pa.Array:
+def _known(values: Ints | NDArray[np.int32], base_ns: int) -> pa.Array:
     """The values counted from `base_ns`, null where there is none."""
     is_unknown = values < 0
-    counted = values - base_ns if base_ns else values
-    if not is_unknown.any():
-        return pa.array(counted)
-    return pa.nulls(len(values), pa.int64()) if is_unknown.all() else pa.array(counted, mask=is_unknown)
+    return pa.array(values - base_ns if base_ns else values, mask=is_unknown if is_unknown.any() else None)
 
 
 def measure_launches(rows: RecordedColumns, is_kernel: NDArray[np.bool_], run: Ints, quality: QualityReport) -> None:

@@ -56,6 +56,7 @@ from services.ingest.recorded import (
 
 SILENCE_LIMIT_MS = 60_000
 """A trace of which nothing was heard for so long is over: its job was killed, or cannot reach us."""
+_ROWS_TOGETHER = 2 * ROWS_PER_EVENT  # followed at once: as many as a core keeps near it
 _SILENT = (
     f"Nothing was heard of the job for {SILENCE_LIMIT_MS // 1000} s before it said that it had ended: it was killed, or"
     " lost its connection. The trace ends with the last whole step."
@@ -413,23 +414,25 @@ class LiveTrace:
         rank = self._ranks[number]
         if not (rank.has_captures or is_last):
             return
-        if self._is_derived:
-            for step, count in self._whole_runs(rank, rank.ops.runs, is_last=is_last):
-                batches = rank.ops.pop(count)
-                if step is not None:
-                    yield from self._say_derived(rank, step, pa.concat_batches(batches))
-        else:
-            runs = list(self._whole_runs(rank, rank.launches.runs, is_last=is_last))
-            if runs:
+        waiting = rank.ops.runs if self._is_derived else rank.launches.runs
+        while runs := list(self._whole_runs(rank, waiting, is_last=is_last)):
+            if self._is_derived:
+                for step, count in runs:
+                    batches = rank.ops.pop(count)
+                    if step is not None:
+                        yield from self._say_derived(rank, step, pa.concat_batches(batches))
+            else:
                 parts = rank.launches.pop(sum(count for _, count in runs))
                 yield from self._say_launches(rank, runs, joined_columns(parts))
+            yield from self._said_launches(number, rank, is_rest_held=True)
         yield from self._said_launches(number, rank)
 
     def _whole_runs(
         self, rank: _Rank, runs: deque[_Run], *, is_last: bool
     ) -> Iterator[tuple[StepRecorded | None, int]]:
-        """Take the runs at the head that are whole: their step, None for rows outside of all, and number of rows."""
-        while runs:
+        """Take runs at the head that are whole: their step, None for rows outside of all, and number of rows."""
+        row_count = 0
+        while runs and row_count < _ROWS_TOGETHER:
             run = runs[0]
             step = rank.steps.get(run.step) if run.step is not None else None
             promised = (step.op_count if self._is_derived else step.launch_count) if step else None
@@ -440,6 +443,7 @@ class LiveTrace:
             runs.popleft()
             if run.step is not None:
                 rank.steps.pop(run.step, None)
+            row_count += run.count
             yield step, run.count
 
     def _say_launches(
@@ -554,13 +558,16 @@ class LiveTrace:
             is_profiled=is_profiled,
         )
 
-    def _said_launches(self, number: int, rank: _Rank) -> Iterator[LaunchesTraced]:
-        """Rows in events of thousands, whatever steps they are of."""
+    def _said_launches(self, number: int, rank: _Rank, *, is_rest_held: bool = False) -> Iterator[LaunchesTraced]:
+        """Rows in events of thousands, whatever steps they are of; the rest for a while, to be said with more."""
         if not rank.unsaid:
             return
-        columns = joined_said(rank.unsaid)
-        rank.unsaid = []
-        for first in range(0, len(columns.task), ROWS_PER_EVENT):
+        columns, rank.unsaid = joined_said(rank.unsaid), []
+        count = len(columns.task)
+        for first in range(0, count, ROWS_PER_EVENT):
+            if is_rest_held and count - first < ROWS_PER_EVENT:
+                rank.unsaid = [columns.slice(first, ROWS_PER_EVENT)]
+                return
             part = columns.slice(first, ROWS_PER_EVENT)
             rows = launch_rows(part, number, rank.said_count, self._base_ns or 0, self._task_id)
             yield LaunchesTraced(trace_id=self._trace_id, rank=number, first_seq=rank.said_count, rows=rows)

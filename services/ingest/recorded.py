@@ -179,8 +179,12 @@ def traced_ops(rows: pa.RecordBatch) -> list[TracedOp]:
 
 
 def _integers(rows: pa.RecordBatch, name: str) -> Ints:
+    """A column of its own, -1 for null."""
     column = rows.column(name)
-    return np.array(column.fill_null(-1) if column.null_count else column, dtype=np.int64)
+    if column.null_count == len(column):
+        return np.full(len(column), -1, dtype=np.int64)
+    known = column.fill_null(-1) if column.null_count else column
+    return np.array(known.to_numpy(), dtype=np.int64)
 
 
 def _distinct(rows: pa.RecordBatch, names: Sequence[str]) -> tuple[Ints, list[dict[str, Any]]]:

@@ -40,6 +40,7 @@ from services.runtime.reactor import Reactor
 log = logging.getLogger("cascade")
 
 RECORD_BYTES_LIMIT = 16 << 20
+BATCH_BYTES = 1 << 20  # of records that wait together: a request for each record costs more than the record
 RECORDS_PER_READ = 64
 _EVENTS_PER_PUBLISH = 256
 _POLL_MS = 200
@@ -202,6 +203,7 @@ class Publisher:
             enable_idempotence=True,
             acks="all",
             max_request_size=RECORD_BYTES_LIMIT,
+            max_batch_size=BATCH_BYTES,
             linger_ms=2,
         )
         await self._producer.start()

@@ -17,7 +17,7 @@ from cascade_profiler.recorder import Recorder, StepFacts
 from cascade_schemas.codec import Record
 from cascade_schemas.events import RecordingStarted
 
-from services.runtime.kafka import RECORD_BYTES_LIMIT, Broker, TopicSpec, ensure_topics, read_to_end
+from services.runtime.kafka import BATCH_BYTES, RECORD_BYTES_LIMIT, Broker, TopicSpec, ensure_topics, read_to_end
 from tests.bench.profiler import LAUNCHES_PER_STEP, _step_rows
 from tests.cluster.conftest import Cluster
 
@@ -114,6 +114,7 @@ async def _raw_client(bootstrap: str, topic: str, records: Sequence[Record]) -> 
         enable_idempotence=True,
         acks="all",
         max_request_size=RECORD_BYTES_LIMIT,
+        max_batch_size=BATCH_BYTES,
         linger_ms=2,
     )
     await producer.start()

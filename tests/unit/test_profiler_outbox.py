@@ -3,6 +3,7 @@
 import threading
 import time
 
+import pyarrow as pa
 import pytest
 from cascade_profiler import saying
 from cascade_profiler.destinations import (
@@ -18,7 +19,7 @@ from cascade_profiler.destinations import (
 from cascade_profiler.recorder import Recorder, StepFacts
 from cascade_profiler.spool import Spool
 from cascade_schemas.codec import decode, encode
-from cascade_schemas.events import LaunchesRecorded, TraceCompleted, TraceEnded, TraceHeartbeat
+from cascade_schemas.events import LaunchesRecorded, StepRecorded, TraceCompleted, TraceEnded, TraceHeartbeat
 from cascade_schemas.recording import MalformedRecording, RecordStream, is_record_stream, packed_records, read_stream
 
 from services.ingest.live import LiveIngest
@@ -116,8 +117,8 @@ def test_an_answer_that_is_lost_means_sending_twice_and_counting_once(tmp_path):
     flaky.loses_answers = True
     record_steps(recorder, range(2, 4))
     recorder.end([], 10)
-    ends = [event for event in events_of(flaky.records) if isinstance(event, LaunchesRecorded)]
-    assert len(ends) > 4
+    sent = [event for event in events_of(flaky.records) if isinstance(event, LaunchesRecorded)]
+    assert sum(event.rows.num_rows for event in sent) > 4 * 2 * LAYERS
     end = catalog_of(flaky.records)[-1]
     assert (end.launch_count, end.step_count) == (4 * 2 * LAYERS, 4)
 
@@ -264,3 +265,22 @@ def wait_until(condition, timeout_s=10.0):
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
+
+
+def test_launches_of_steps_that_wait_together_are_one_record_and_in_order(tmp_path):
+    kept = Memory()
+    recorder = recorder_of(kept, tmp_path)
+    record_steps(recorder, range(5))
+    recorder.end([], 10)
+    events = events_of(kept.records)
+    launches = [event for event in events if isinstance(event, LaunchesRecorded)]
+    assert len(launches) < 5
+    assert pa.concat_batches([e.rows for e in launches]).column("seq").to_pylist() == list(range(5 * 2 * LAYERS))
+    # A step is said when all of its launches have been.
+    said = 0
+    for event in events:
+        if isinstance(event, LaunchesRecorded):
+            assert event.first_seq == said
+            said += event.rows.num_rows
+        elif isinstance(event, StepRecorded):
+            assert said >= (event.step + 1) * 2 * LAYERS
