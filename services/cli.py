@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
+from cascade_schemas.events import Refine
 from cascade_schemas.gpu import UnknownGpu, known_gpus, load_gpu
 from cascade_schemas.model import ModelSpec, UnknownModel, UnsupportedModel, load_model
 from pydantic import ValidationError
@@ -115,6 +116,15 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("trace", metavar="TRACE", help="a trace id, a file to import first, or sample:opt-125m")
     sub.add_argument("--gpu", action="append", default=[], metavar="ID[:KEY=VALUE,…]", help="repeat for several")
     sub.add_argument("--simulator", default="analytic")
+    sub.add_argument(
+        "--refine-with",
+        metavar="SIMULATOR",
+        help="then simulate the kernels that make most of the uncertainty again, with sass or accelsim",
+    )
+    sub.add_argument(
+        "--refine-share", type=float, default=0.9, metavar="SHARE", help="of the variance that can be refined (0.9)"
+    )
+    sub.add_argument("--refine-limit", type=int, default=16, metavar="N", help="kernels per GPU at most (16)")
     _add_trace_options(sub)
 
     sub = command("synth", _synth, "Make a trace from a model's architecture, marked synthesized; with --gpu, run it.")
@@ -155,7 +165,9 @@ def _parser() -> argparse.ArgumentParser:
         help="where constants are written; default: the program's own, or with --measure those of this installation",
     )
 
-    sub = command("sql", _sql, "Ask the tables: one SELECT over traces, runs, configs, steps, kernels, families.")
+    sub = command(
+        "sql", _sql, "Ask the tables: one SELECT over traces, runs, configs, steps, kernels, families, simulations."
+    )
     sub.add_argument("statement", metavar="SELECT")
     sub.add_argument("--limit", type=int, default=1000, metavar="ROWS")
 
@@ -298,7 +310,18 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
     source = _sources([arguments.trace], arguments) if is_file else None
     with _Opened(settings) as engine:
         trace_id = _imported(engine, *source)["trace_id"] if source else arguments.trace
-        return _run_and_print(engine, trace_id, gpus, arguments)
+        return _run_and_print(engine, trace_id, gpus, arguments, _refine(arguments))
+
+
+def _refine(arguments: argparse.Namespace) -> Refine | None:
+    if not arguments.refine_with:
+        return None
+    if not 0 < arguments.refine_share <= 1:
+        raise BadInput(f"--refine-share {arguments.refine_share:g}: give a share above 0 and at most 1, such as 0.9")
+    if not 1 <= arguments.refine_limit <= 1024:
+        raise BadInput(f"--refine-limit {arguments.refine_limit}: give 1 to 1024 kernels per GPU")
+    share_ppm = max(1, round(arguments.refine_share * 1e6))
+    return Refine(simulator=arguments.refine_with, share_ppm=share_ppm, task_limit=arguments.refine_limit)
 
 
 class _LiveProgress:
@@ -321,7 +344,8 @@ class _LiveProgress:
             if config["config_id"] not in self._bars:
                 self._bars[config["config_id"]] = self._progress.add_task(config["label"], total=None)
             bar = self._bars[config["config_id"]]
-            self._progress.update(bar, completed=config["simulated"], total=config["total"])
+            done = config["simulated"] + config["refined"]
+            self._progress.update(bar, completed=done, total=config["total"] + config["refining"])
 
 
 def _synth(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -348,8 +372,14 @@ def _synth(arguments: argparse.Namespace, settings: Settings) -> int:
         return _run_and_print(engine, trace["trace_id"], arguments.gpu, arguments)
 
 
-def _run_and_print(engine: Engine, trace_id: str, gpus: Sequence[str], arguments: argparse.Namespace) -> int:
-    run_id = engine.start_run(trace_id, gpus, arguments.simulator)
+def _run_and_print(
+    engine: Engine,
+    trace_id: str,
+    gpus: Sequence[str],
+    arguments: argparse.Namespace,
+    refine: Refine | None = None,
+) -> int:
+    run_id = engine.start_run(trace_id, gpus, arguments.simulator, refine=refine)
     with _LiveProgress() as progress:
         report = engine.wait_run(run_id, progress.show)
     _print(arguments, report, run_table)

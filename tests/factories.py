@@ -96,9 +96,11 @@ def trace_events(
     source_gpu: str | None = "a100_sxm_80gb",
     is_measured: bool = True,
     rows_per_event: int = 5,
+    tasks: Sequence[KernelTask] = (),
 ) -> list[AnyEvent]:
     """A whole small trace: a prefill step, then decode steps, in which every task is launched."""
-    tasks = [kernel_task(index) for index in range(task_count)]
+    tasks = tasks or [kernel_task(index) for index in range(task_count)]
+    task_count = len(tasks)
     events: list[AnyEvent] = [
         TraceStarted(
             trace_id=TRACE,
@@ -154,8 +156,16 @@ def trace_events(
     return events
 
 
-def results(config_id: str, tasks: Sequence[KernelTask], duration_ns: Sequence[int | None]) -> KernelsSimulated:
-    """Forward predictions with a sigma of 10 % for these tasks; None is a failure."""
+def results(
+    config_id: str,
+    tasks: Sequence[KernelTask],
+    duration_ns: Sequence[int | None],
+    *,
+    sigma: float = 0.1,
+    simulator: str = "analytic",
+    reason: str = "fake",
+) -> KernelsSimulated:
+    """Forward predictions for these tasks; None is a failure."""
     count = len(tasks)
     durations = pa.array(list(duration_ns), type=pa.int64())
     word = pa.array(["gemm"] * count).dictionary_encode()
@@ -165,17 +175,18 @@ def results(config_id: str, tasks: Sequence[KernelTask], duration_ns: Sequence[i
             durations,
             durations,
             durations,
-            pa.array([100_000] * count, type=pa.int64()),
+            pa.array([round(sigma * 1e6)] * count, type=pa.int64()),
             word,
-            *[pa.array([text] * count).dictionary_encode() for text in ("A", "fake", "dram")],
+            *[pa.array([text] * count).dictionary_encode() for text in ("A", reason, "dram")],
             *[durations] * 5,
             pa.nulls(count, pa.int64()),
             pa.array([False] * count),
             durations,
+            pa.nulls(count, pa.string()),
         ],
         schema=RESULTS,
     )
-    return KernelsSimulated(run_id=RUN, config_id=config_id, simulator="analytic", rows=rows)
+    return KernelsSimulated(run_id=RUN, config_id=config_id, simulator=simulator, rows=rows)
 
 
 class FakeSimulator:

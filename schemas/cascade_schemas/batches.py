@@ -129,6 +129,7 @@ RESULTS = pa.schema(
         pa.field("sm_cycles", pa.int64()),
         pa.field("is_cached", pa.bool_(), **_required),
         pa.field("roofline_ns", pa.int64()),  # the datasheet baseline for the same task, to be shown beside
+        pa.field("statistics", pa.string()),  # JSON of what a simulator of instructions counted; null: nothing
     ]
 )
 
@@ -142,6 +143,8 @@ KERNEL_PREDICTIONS = pa.schema(
         pa.field("correction_ppm", pa.int64()),  # factor applied to the forward prediction; null: none
         pa.field("measured_ns", pa.int64()),  # median over the task's launches, on the source GPU
         pa.field("error_ppm", pa.int64()),  # of the forward prediction, source GPU only
+        pa.field("refined_by", pa.string()),  # the simulator whose result stands; null: the run's own
+        pa.field("refinement", pa.string()),  # why it stands or does not; null: simulated once
     ]
 )
 

@@ -368,6 +368,14 @@ class RunConfig(Value):
     is_requested: bool = True  # False: the source GPU, added because the correction needs it
 
 
+class Refine(Value):
+    """What is simulated again once a run's first answer is whole: the kernels that make most of its uncertainty."""
+
+    simulator: str  # a slow one, that reads recorded instructions
+    share_ppm: int = Field(default=900_000, ge=1, le=1_000_000)  # of the steps' variance that this simulator can reach
+    task_limit: int = Field(default=16, ge=1, le=1024)  # per config
+
+
 class RunRequested(Event):
     """Someone asked how a trace would run on these GPUs."""
 
@@ -379,6 +387,7 @@ class RunRequested(Event):
     configs: tuple[RunConfig, ...]
     simulator: str
     name: str = ""
+    refine: Refine | None = None  # None: the first answer is the last
 
 
 class RunCancelled(Event):
@@ -474,6 +483,7 @@ class KernelsPredicted(ColumnarEvent):
     type: Literal["KernelsPredicted"] = "KernelsPredicted"
     run_id: str
     config_id: str
+    refined: bool = False  # True: said again, after kernels of the config were simulated again
 
 
 class StepsPredicted(ColumnarEvent):
@@ -486,6 +496,7 @@ class StepsPredicted(ColumnarEvent):
     run_id: str
     config_id: str
     assumptions: tuple[str, ...] = ()
+    refined: bool = False  # True: said again, after kernels of the config were simulated again
 
 
 class Estimate(Value):
@@ -511,6 +522,7 @@ class RequestPredicted(Event):
     tpot: Estimate | None
     tpot_reason: str = ""
     infeasible: str = ""  # why no number can be given on this config
+    refined: bool = False  # True: said again, after kernels of the config were simulated again
 
 
 class AccuracyMeasured(Event):
@@ -533,6 +545,36 @@ class AccuracyMeasured(Event):
     measured_tpot_ns: int | None = None
     ttft_error_ppm: int | None = None  # signed, of the forward prediction
     tpot_error_ppm: int | None = None
+    refined: bool = False  # True: said again, after kernels of the config were simulated again
+
+
+class EscalatedTask(Value):
+    """A kernel that is worth simulating again."""
+
+    task_id: str
+    share_ppm: int  # of the variance of all steps
+
+
+class LeftTasks(Value):
+    """Kernels that would be worth it and that the refining simulator cannot do, for one reason."""
+
+    reason: str  # no_sass_trace, other_class, …
+    task_count: int
+    share_ppm: int  # of the variance of all steps, together
+
+
+class RefinementChosen(Event):
+    """A config's first answer is whole, and these of its kernels are simulated again by the refining simulator."""
+
+    topic: ClassVar[str] = "predictions"
+    key_field: ClassVar[str] = "run_id"
+    type: Literal["RefinementChosen"] = "RefinementChosen"
+    run_id: str
+    config_id: str
+    simulator: str
+    tasks: tuple[EscalatedTask, ...]  # largest share first; none: the first answer stands
+    left: tuple[LeftTasks, ...] = ()
+    sentence: str  # what was chosen, and what was not and why
 
 
 class RunCompleted(Event):
@@ -601,6 +643,7 @@ AnyEvent = (
     | StepsPredicted
     | RequestPredicted
     | AccuracyMeasured
+    | RefinementChosen
     | RunCompleted
     | RunFailed
     | RecordDeadLettered

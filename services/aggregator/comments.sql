@@ -5,6 +5,7 @@ comment on view traces is 'One row per trace: what it is a trace of, how its imp
 comment on view runs is 'One row per run: its trace, status and state hash';
 comment on view configs is 'One row per config of a run: total kernel time, TTFT, TPOT, coverage, error';
 comment on view kernels is 'One row per kernel task and config: forward and final time, bound, reason, measured time';
+comment on view simulations is 'One row per kernel task, config and simulator: what each said, and whose result stands';
 comment on view families is 'Kernel time per family and config';
 comment on view steps is 'One row per engine step and config';
 
@@ -70,3 +71,18 @@ comment on column configs.measured_ttft_ns is 'Of the real job without a profile
 comment on column configs.measured_tpot_ns is 'Of the real job without a profiler, on the GPU the trace was recorded on';
 comment on column configs.ttft_error_ppm is '(forward - measured) / measured of TTFT in parts per million; on the source GPU only';
 comment on column configs.tpot_error_ppm is '(forward - measured) / measured of TPOT in parts per million; on the source GPU only';
+comment on column simulations.duration_ns is 'Forward prediction of one launch; null: failed, see reason';
+comment on column simulations.p10_ns is 'Lower end of the forward prediction''s interval';
+comment on column simulations.p90_ns is 'Upper end of the forward prediction''s interval';
+comment on column simulations.sigma_ppm is 'Standard deviation of ln(measured / predicted), parts per million';
+comment on column simulations.tensor_ns is 'What arithmetic alone would take';
+comment on column simulations.dram_ns is 'What DRAM traffic alone would take (a collective: its link)';
+comment on column simulations.l2_ns is 'What L2 traffic alone would take';
+comment on column simulations.issue_ns is 'What serial and special-function work alone would take';
+comment on column simulations.launch_ns is 'The floor under any kernel of this family';
+comment on column simulations.roofline_ns is 'Datasheet baseline of the same task';
+comment on column simulations.sm_cycles is 'Cycles of the SMs, where the simulator counts them';
+comment on column simulations.statistics is 'JSON of what a simulator of instructions counted';
+comment on column simulations.stands is 'True: the answer rests on this result';
+comment on column kernels.simulator is 'Whose result the answer rests on: the run''s simulator, or the one it was refined with';
+comment on column kernels.refinement is 'Why the refined result stands or does not; null: simulated once';

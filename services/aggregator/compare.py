@@ -97,9 +97,9 @@ def _version(store: Store, place: int, text: str) -> _Version:
         """select s.task_id, k.name, k.op, k.task, s.family, s.bound, s.reason, s.sigma_ppm, p.launch_count,
             coalesce(p.duration_ns, s.duration_ns) as duration_ns, coalesce(p.p10_ns, s.p10_ns) as p10_ns,
             coalesce(p.p90_ns, s.p90_ns) as p90_ns, p.measured_ns, p.error_ppm
-        from simulated_kernels s left join predicted_kernels p using (run_id, config_id, task_id)
+        from simulations s left join predicted_kernels p using (run_id, config_id, task_id)
             left join tasks k on k.trace_id = ? and k.task_id = s.task_id
-        where s.run_id = ? and s.config_id = ?""",
+        where s.run_id = ? and s.config_id = ? and s.stands""",
         [row["trace_id"], run_id, row["config_id"]],
     )
     return _Version(place, run_id, row, GpuSpec.model_validate_json(row["spec"], extra="ignore"), kernels)

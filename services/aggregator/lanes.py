@@ -188,9 +188,9 @@ _DURATIONS_SQL = """
         s.duration_ns::double as forward, s.roofline_ns::double as roofline, p.measured_ns::double as measured,
         p.correction_ppm / 1e6 as correction, s.family, s.bound, s.tier, s.reason,
         (s.duration_ns is null)::utinyint as is_failed, (p.task_id is not null)::utinyint as is_corrected
-    from simulated_kernels s join t using (task_id)
+    from simulations s join t using (task_id)
         left join predicted_kernels p on p.run_id = s.run_id and p.config_id = s.config_id and p.task_id = s.task_id
-    where s.run_id = ? and s.config_id = ? order by t.task"""
+    where s.run_id = ? and s.config_id = ? and s.stands order by t.task"""
 
 
 def _rank_rows(store: Store, trace_id: str) -> dict[int, int]:

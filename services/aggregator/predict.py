@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,16 +13,25 @@ from cascade_schemas.events import (
     AnyEvent,
     Estimate,
     KernelsPredicted,
+    Refine,
+    RefinementChosen,
     RequestPredicted,
     StepsPredicted,
 )
-from cascade_schemas.gpu import GpuSpec
+from cascade_schemas.gpu import GpuSpec, load_gpu
 from numpy.typing import NDArray
 
-from services.aggregator import compose, ttft
+from services.aggregator import compose, refine, ttft
 from services.aggregator.accuracy import Accuracy, accuracy
 from services.aggregator.extrapolation import filled
-from services.aggregator.run_state import ConfigState, ResultColumns, TraceState, result_columns, trace_columns
+from services.aggregator.run_state import (
+    ConfigState,
+    ResultColumns,
+    Results,
+    TraceState,
+    result_columns,
+    trace_columns,
+)
 from services.kernels.correction import alpha, corrected, sigma_factor
 from services.kernels.work import Family
 
@@ -39,6 +48,13 @@ class SourcePrediction:
 
 
 @dataclass(frozen=True, slots=True)
+class RefinedSource:
+    """What the refining simulator says of the GPU the trace was measured on; None: nothing was measured."""
+
+    prediction: SourcePrediction | None
+
+
+@dataclass(frozen=True, slots=True)
 class StepRow:
     """One traced step, as composition sees it."""
 
@@ -48,13 +64,30 @@ class StepRow:
     host_issue_ns: int  # 0 where the trace measured its gaps
 
 
+@dataclass(frozen=True, slots=True)
+class Stood:
+    """One config's kernel times as they stand: of each task the first result or the refined one."""
+
+    results: ResultColumns
+    final_ns: NDArray[np.int64]
+    sigma: NDArray[np.float64]
+    refined_by: list[str | None]
+    refinement: list[str | None]
+
+
 def source_prediction(config: ConfigState, predictor: TracePredictor) -> SourcePrediction:
-    results = result_columns(config, predictor.columns.task_ids)
-    return SourcePrediction(config.config.gpu, results.duration_ns, predictor.measured(results.family))
+    return _reference(config, config.first, predictor)
 
 
-def failed_count(config: ConfigState) -> int:
-    return sum(rows.column("duration_ns").null_count for rows in config.results)
+def refined_source(config: ConfigState, predictor: TracePredictor) -> SourcePrediction:
+    """The same by the refining simulator: each simulator is corrected by what it says of the source itself."""
+    return _reference(config, config.refined, predictor)
+
+
+def _reference(config: ConfigState, said: Results, predictor: TracePredictor) -> SourcePrediction:
+    task_ids = predictor.columns.task_ids
+    family = result_columns(config.first, task_ids).family
+    return SourcePrediction(config.config.gpu, result_columns(said, task_ids).duration_ns, predictor.measured(family))
 
 
 class TracePredictor:
@@ -95,9 +128,15 @@ class TracePredictor:
             kept = self._by_family = compose.family_counts(self._layout, family)
         return kept
 
-    def predict(self, run_id: str, config: ConfigState, source: SourcePrediction | None) -> Iterator[AnyEvent]:
+    def predict(
+        self,
+        run_id: str,
+        config: ConfigState,
+        source: SourcePrediction | None,
+        refined: RefinedSource | None = None,
+    ) -> Iterator[AnyEvent]:
+        """A config's answer; with `refined` the second one, in which refined kernels may stand for the first ones."""
         config_id = config.config.config_id
-        results = result_columns(config, self.columns.task_ids)
         infeasible = self._infeasible(config.config.gpu)
         if infeasible:
             yield RequestPredicted(
@@ -115,20 +154,100 @@ class TracePredictor:
                 run_id=run_id, config_id=config_id, kernel_count=0, coverage_ppm=0, reason="infeasible"
             )
             return
+        is_refined = refined is not None
+        stood = self._first(config, source) if refined is None else self._stood(config, source, refined)
+        results, final_ns, sigma = stood.results, stood.final_ns, stood.sigma
         measured_ns = self.measured(results.family)
-        final_ns, sigma = self.corrected(results, config.config.gpu, source)
         yield KernelsPredicted(
             run_id=run_id,
             config_id=config_id,
-            rows=self._kernel_rows(results, final_ns, sigma, measured_ns, config, source),
+            refined=is_refined,
+            rows=self._kernel_rows(stood, measured_ns, config, source),
         )
         durations = filled(final_ns, measured_ns, results.family)[None, :]
         times = self.step_times(durations, sigma[None, :], results.family, measured_ns)
         yield StepsPredicted(
-            run_id=run_id, config_id=config_id, rows=self._step_rows(times), assumptions=self._assumptions()
+            run_id=run_id,
+            config_id=config_id,
+            refined=is_refined,
+            rows=self._step_rows(times),
+            assumptions=self._assumptions(),
         )
-        yield self._request(run_id, config_id, times)
-        yield self._accuracy(run_id, config, results, measured_ns, final_ns, source)
+        yield self._request(run_id, config_id, times).model_copy(update={"refined": is_refined})
+        accuracy = self._accuracy(run_id, config, results, measured_ns, final_ns, source)
+        yield accuracy.model_copy(update={"refined": is_refined})
+
+    def refinement(
+        self,
+        run_id: str,
+        config: ConfigState,
+        source: SourcePrediction | None,
+        refine_with: Refine,
+        also: frozenset[str] = frozenset(),
+    ) -> RefinementChosen:
+        """Which of the config's kernels are worth simulating again; `also`: what other configs need of the source."""
+        gpu = config.config.gpu
+        if self._infeasible(gpu):
+            return refine.nothing_chosen(run_id, config.config.config_id, refine_with, "the model does not fit there")
+        stood = self._first(config, source)
+        family = stood.results.family
+        measured_ns = self.measured(family)
+        durations = filled(stood.final_ns, measured_ns, family)
+        sigma = np.where(stood.final_ns < 0, refine.FAILED_SIGMA, stood.sigma)
+        traced_on = load_gpu(self.started.source_gpu) if self.started.source_gpu else None
+        tasks = [traced.task for traced in self.trace.tasks.values()]
+        share_ppm = refine.variance_shares(self._layout, self.launch_count, durations, sigma, family)
+        if source is not None and source.gpu.config_id == config.config.config_id:
+            share_ppm[measured_ns > 0] = 0  # there the measurement stands, whoever simulates it
+        of = refine.Candidates(
+            tasks=tasks,
+            share_ppm=share_ppm,
+            obstacle=refine.obstacles(tasks, family, measured_ns, traced_on, gpu),
+            is_failed=stood.final_ns < 0,
+        )
+        return refine.chosen(run_id, config.config.config_id, refine_with, of, also=also)
+
+    def _first(self, config: ConfigState, source: SourcePrediction | None) -> Stood:
+        results = result_columns(config.first, self.columns.task_ids)
+        nothing: list[str | None] = [None] * len(self.columns.task_ids)
+        return Stood(results, *self.corrected(results, config.config.gpu, source), nothing, nothing)
+
+    def _stood(self, config: ConfigState, source: SourcePrediction | None, refined: RefinedSource) -> Stood:
+        """Per task the result with the tighter interval, each corrected by its own simulator's source."""
+        assert config.refinement is not None
+        first = self._first(config, source)
+        again = replace(result_columns(config.refined, self.columns.task_ids), family=first.results.family)
+        final_ns, sigma = self.corrected(again, config.config.gpu, refined.prediction)
+        asked_ids = {task.task_id for task in config.refinement.tasks}
+        asked = np.array([task_id in asked_ids for task_id in self.columns.task_ids], dtype=np.bool_)
+        found = refine.verdicts(
+            refine.Forward(first.results.duration_ns, first.sigma, first.results.reason),
+            refine.Forward(again.duration_ns, sigma, again.reason),
+            asked,
+            self._lacks_source(refined, first.results.family),
+            first.results.family,
+        )
+        taken = np.array([refine.is_taken(verdict) for verdict in found], dtype=np.bool_)
+        mixed = replace(
+            first.results,
+            duration_ns=np.where(taken, again.duration_ns, first.results.duration_ns),
+            sigma=np.where(taken, again.sigma, first.results.sigma),
+            reason=np.where(taken, again.reason, first.results.reason),
+        )
+        return Stood(
+            results=mixed,
+            final_ns=np.where(taken, final_ns, first.final_ns),
+            sigma=np.where(taken, sigma, first.sigma),
+            refined_by=[config.refinement.simulator if is_taken else None for is_taken in taken.tolist()],
+            refinement=[verdict or None for verdict in found],
+        )
+
+    def _lacks_source(self, refined: RefinedSource, family: NDArray[np.object_]) -> NDArray[np.bool_]:
+        """Tasks that were measured on a GPU of which the refining simulator has said nothing."""
+        if refined.prediction is None:
+            return np.zeros(len(family), dtype=np.bool_)
+        lacking: NDArray[np.bool_] = (self.measured(family) > 0) & (refined.prediction.forward_ns <= 0)
+        return lacking
 
     def step_row(self, step: int) -> StepRow:
         """What one step is made of, on the rank that is listed first."""
@@ -199,13 +318,12 @@ class TracePredictor:
 
     def _kernel_rows(
         self,
-        results: ResultColumns,
-        final_ns: NDArray[np.int64],
-        sigma: NDArray[np.float64],
+        stood: Stood,
         measured_ns: NDArray[np.int64],
         config: ConfigState,
         source: SourcePrediction | None,
     ) -> pa.RecordBatch:
+        results, final_ns, sigma = stood.results, stood.final_ns, stood.sigma
         ok = final_ns >= 0
         spread = compose.Z90 * sigma
         low, high = np.rint(final_ns * np.exp(-spread)), np.rint(final_ns * np.exp(spread))
@@ -229,6 +347,8 @@ class TracePredictor:
                 column(factor, ok & (source is not None)),
                 column(measured_ns, measured_ns >= 0),
                 column(error, compared),
+                pa.array(stood.refined_by, type=pa.string()),
+                pa.array(stood.refinement, type=pa.string()),
             ],
             schema=KERNEL_PREDICTIONS,
         )

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cascade_schemas.events import RefinementChosen, RunRequested
+
 from services.aggregator.compose import Z90
 from services.aggregator.store import Store
 
@@ -50,9 +52,13 @@ def run_progress(store: Store, run_id: str) -> list[Report]:
     return store.query(
         """select c.label, c.config_id, c.is_requested,
             count(s.task_id) as simulated, count(s.task_id) filter (s.duration_ns is null) as failed,
-            (select count(*) from tasks t where t.trace_id = r.trace_id) as total
+            (select count(*) from tasks t where t.trace_id = r.trace_id) as total,
+            coalesce((select task_count from refinements f where f.run_id = c.run_id and f.config_id = c.config_id), 0)
+                as refining,
+            (select count(*) from refined_kernels k where k.run_id = c.run_id and k.config_id = c.config_id) as refined
         from run_configs c join run_requests r using (run_id) left join simulated_kernels s using (run_id, config_id)
-        where run_id = ? group by c.label, c.config_id, c.is_requested, c.ordinal, r.trace_id order by c.ordinal""",
+        where run_id = ? group by c.run_id, c.label, c.config_id, c.is_requested, c.ordinal, r.trace_id
+        order by c.ordinal""",
         [run_id],
     )
 
@@ -126,6 +132,7 @@ def run_report(store: Store, run_id: str) -> Report:
         "trace": _trace(trace[0]) if trace else {"trace_id": run["trace_id"]},
         "configs": [_config(store, run_id, row) for row in configs if row["is_requested"]],
         "source": next((_config(store, run_id, row) for row in configs if not row["is_requested"]), None),
+        "refinement": refinement_report(store, run_id),
     }
 
 
@@ -159,13 +166,66 @@ def _config(store: Store, run_id: str, row: Mapping[str, Any]) -> Report:
     }
 
 
+def refinement_report(store: Store, run_id: str) -> Report | None:
+    """Which kernels are simulated again, and whose result of each stands; None where the run is not to be refined."""
+    asked = store.query("select event from run_requests where run_id = ?", [run_id])
+    refine = RunRequested.model_validate_json(asked[0]["event"], extra="ignore").refine if asked else None
+    if refine is None:
+        return None
+    choices = store.query(
+        """select c.label, c.config_id, f.event from run_configs c left join refinements f using (run_id, config_id)
+        where run_id = ? order by c.ordinal""",
+        [run_id],
+    )
+    return {
+        "simulator": refine.simulator,
+        "share": refine.share_ppm / 1e6,
+        "limit": refine.task_limit,
+        "configs": [_refined_config(store, run_id, row) for row in choices],
+    }
+
+
+def _refined_config(store: Store, run_id: str, row: Mapping[str, Any]) -> Report:
+    choice = RefinementChosen.model_validate_json(row["event"], extra="ignore") if row["event"] else None
+    shares = {task.task_id: task.share_ppm for task in choice.tasks} if choice else {}
+    found = store.query(
+        """select s.task_id, t.name, p.refinement as verdict, p.duration_ns, p.p10_ns, p.p90_ns,
+            s.duration_ns as first_ns, s.p10_ns as first_p10_ns, s.p90_ns as first_p90_ns,
+            k.duration_ns as refined_ns, k.p10_ns as refined_p10_ns, k.p90_ns as refined_p90_ns,
+            k.reason as refined_reason, k.task_id is not null as is_done
+        from simulated_kernels s join run_requests r using (run_id)
+            left join tasks t on t.trace_id = r.trace_id and t.task_id = s.task_id
+            left join predicted_kernels p
+                on p.run_id = s.run_id and p.config_id = s.config_id and p.task_id = s.task_id
+            left join refined_kernels k
+                on k.run_id = s.run_id and k.config_id = s.config_id and k.task_id = s.task_id
+        where s.run_id = ? and s.config_id = ? and s.task_id in (select unnest(?))""",
+        [run_id, row["config_id"], list(shares)],
+    )
+    of_task = {kernel["task_id"]: kernel for kernel in found}
+    kernels = [of_task[task_id] | {"share": _ratio(share)} for task_id, share in shares.items() if task_id in of_task]
+    done = [kernel for kernel in kernels if kernel["is_done"]]
+    return {
+        "gpu": row["label"],
+        "config_id": row["config_id"],
+        "sentence": choice.sentence if choice else None,
+        "chosen": len(shares),
+        "done": len(done),
+        "failed": sum(kernel["refined_ns"] is None for kernel in done),
+        "taken": sum((kernel["verdict"] or "").startswith("taken:") for kernel in kernels),
+        "left": [one.model_dump() for one in choice.left] if choice else [],
+        "kernels": kernels,
+    }
+
+
 def _kernel_time(store: Store, key: list[str]) -> Report:
     return kernel_time(
         store.query(
             """select s.family, sum(p.duration_ns * p.launch_count)::bigint as total_ns,
                 sum(p.duration_ns * p.launch_count * ln(p.p90_ns / p.duration_ns)) as spread
-            from predicted_kernels p join simulated_kernels s using (run_id, config_id, task_id)
-            where run_id = ? and config_id = ? and p.duration_ns > 0 group by s.family order by s.family""",
+            from predicted_kernels p join simulations s using (run_id, config_id, task_id)
+            where run_id = ? and config_id = ? and s.stands and p.duration_ns > 0
+            group by s.family order by s.family""",
             key,
         )
     )

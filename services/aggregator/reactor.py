@@ -16,13 +16,17 @@ from cascade_schemas.events import (
     AnyEvent,
     ColumnarEvent,
     HostProfileMeasured,
+    KernelsPredicted,
     KernelsSimulated,
     KernelTaskTraced,
     LaunchesTraced,
+    RefinementChosen,
+    RequestPredicted,
     RunCancelled,
     RunCompleted,
     RunFailed,
     RunRequested,
+    StepsPredicted,
     StepTraced,
     TraceCompleted,
     TraceRejected,
@@ -30,8 +34,14 @@ from cascade_schemas.events import (
 )
 from cascade_schemas.gpu import load_gpu
 
-from services.aggregator.predict import TracePredictor, failed_count, source_prediction
-from services.aggregator.rows import rows_of
+from services.aggregator.predict import (
+    RefinedSource,
+    SourcePrediction,
+    TracePredictor,
+    refined_source,
+    source_prediction,
+)
+from services.aggregator.rows import rows_of, taken_of
 from services.aggregator.run_state import ConfigState, RunState, TraceState
 
 _TRACES_REMEMBERED = 8
@@ -58,6 +68,7 @@ class Aggregator:
         self._orphans: dict[str, list[AnyEvent]] = {}  # results that arrived before their run's request
         self._touched: dict[str, None] = {}  # runs that may have become complete, in order of first touch
         self._news: list[AnyEvent] = []  # not taken yet
+        self._refined_news: list[KernelsSimulated] = []
 
     def react(self, event: AnyEvent) -> Iterator[AnyEvent]:
         self.restore(event)
@@ -85,12 +96,12 @@ class Aggregator:
                     self._touched[event.run_id] = None
                     for orphan in self._orphans.pop(event.run_id, ()):
                         self.restore(orphan)
-            case RunCancelled() | KernelsSimulated() | RunCompleted() | RunFailed():
+            case RunCancelled() | KernelsSimulated() | RefinementChosen() | RunCompleted() | RunFailed():
                 self._learn_run(event)
-            case AccuracyMeasured():
+            case KernelsPredicted() | StepsPredicted() | RequestPredicted() | AccuracyMeasured():
                 self._collect(event)
                 if (run := self._run(event.run_id)) and event.config_id in run.configs:
-                    run.configs[event.config_id].is_predicted = True
+                    _learn_prediction(run.configs[event.config_id], event)
             case _:
                 self._collect(event)
 
@@ -129,7 +140,9 @@ class Aggregator:
             configs = run.configs.values()
             if not trace.is_whole or not all(c.is_predicted and _is_complete(c, trace) for c in configs):
                 continue
-            total = sum(failed_count(config) for config in run.configs.values())
+            if run.request.refine is not None and not all(_is_settled(config) for config in configs):
+                continue
+            total = sum(len(config.failed()) for config in run.configs.values())
             ends.append(
                 RunCompleted(
                     run_id=run.request.run_id,
@@ -142,7 +155,8 @@ class Aggregator:
 
     def taken_rows(self) -> dict[str, list[pa.Table]]:
         news, self._news = self._news, []
-        return {table: [rows] for table, rows in rows_of(news).items()}
+        refined, self._refined_news = self._refined_news, []
+        return {table: [rows] for table, rows in rows_of(news, refined).items()}
 
     # --- folds ----------------------------------------------------------------------------------------------
 
@@ -183,7 +197,7 @@ class Aggregator:
         self._collect(event)
         return trace.is_whole or trace.rejected is not None
 
-    def _learn_run(self, event: RunCancelled | KernelsSimulated | RunCompleted | RunFailed) -> None:
+    def _learn_run(self, event: RunCancelled | KernelsSimulated | RefinementChosen | RunCompleted | RunFailed) -> None:
         run = self._run(event.run_id)
         if run is None:
             self._orphans.setdefault(event.run_id, []).append(event)
@@ -193,14 +207,27 @@ class Aggregator:
                 run.is_cancelled = True
                 self._collect(event)
             case KernelsSimulated():
+                self._learn_results(run, event)
+            case RefinementChosen():
                 config = run.configs.get(event.config_id)
-                new = config.add_results(event.rows) if config else event.rows.slice(0, 0)
-                if new.num_rows:
-                    self._collect(event.model_copy(update={"rows": new}))
+                if config is not None and config.refinement is None:
+                    config.refinement = event
+                    self._collect(event)
             case RunCompleted() | RunFailed():
                 run.is_ended = True
                 self._collect(event)
         self._touched[event.run_id] = None
+
+    def _learn_results(self, run: RunState, event: KernelsSimulated) -> None:
+        config = run.configs.get(event.config_id)
+        if config is None:
+            return
+        refine = run.request.refine
+        is_again = refine is not None and event.simulator == refine.simulator
+        new = (config.refined if is_again else config.first).add(event.rows)
+        if new.num_rows:
+            fresh = event.model_copy(update={"rows": new})
+            self._refined_news.append(fresh) if is_again else self._collect(fresh)
 
     def _collect(self, event: AnyEvent) -> None:
         if not isinstance(event, ColumnarEvent) or event.rows.num_rows:
@@ -216,7 +243,7 @@ class Aggregator:
 
     def _forget_traces(self) -> None:
         """Whole traces only, and only between commits: rows not yet committed are in no store to read back from."""
-        if self._news:
+        if self._news or self._refined_news:
             return
         for trace_id in list(self._traces)[: max(0, len(self._traces) - _TRACES_REMEMBERED + 1)]:
             if self._traces[trace_id].is_whole:
@@ -256,12 +283,15 @@ class Aggregator:
         for config in run.configs.values():
             if not _is_complete(config, trace) or config.is_predicted:
                 continue
-            if trace.tasks and failed_count(config) == len(trace.tasks):
+            if trace.tasks and len(config.first.failed()) == len(trace.tasks):
                 yield RunFailed(
                     run_id=run_id, reason=f"no kernel could be simulated on {config.config.label}; see its failures"
                 )
                 return
             yield from predictor.predict(run_id, config, source)
+        if run.request.refine is not None and all(_is_complete(config, trace) for config in run.configs.values()):
+            yield from _choices(run, source_config, source, predictor)
+            yield from _refined_answers(run, source_config, source, predictor)
 
     def _predictor(self, trace: TraceState) -> TracePredictor:
         predictor = self._predictors.get(trace.trace_id)
@@ -270,8 +300,55 @@ class Aggregator:
         return predictor
 
 
+def _choices(
+    run: RunState, source_config: ConfigState | None, source: SourcePrediction | None, predictor: TracePredictor
+) -> Iterator[RefinementChosen]:
+    """What is simulated again, once for each config, when all first answers are out. The source's own comes last: it
+    takes what the others are corrected by.
+    """
+    refine, run_id = run.request.refine, run.request.run_id
+    assert refine is not None
+    others = [config for config in run.configs.values() if config is not source_config]
+    needed: set[str] = set()
+    for config in others:
+        choice = config.refinement or predictor.refinement(run_id, config, source, refine)
+        needed.update(task.task_id for task in choice.tasks)
+        if config.refinement is None:
+            yield choice
+    if source_config is not None and source_config.refinement is None:
+        yield predictor.refinement(run_id, source_config, source, refine, frozenset(needed))
+
+
+def _refined_answers(
+    run: RunState, source_config: ConfigState | None, source: SourcePrediction | None, predictor: TracePredictor
+) -> Iterator[AnyEvent]:
+    """Second answers of configs whose refined results are here, and the source's that correct them."""
+    if source_config is not None and not source_config.has_refinements:
+        return
+    reference = RefinedSource(refined_source(source_config, predictor) if source_config is not None else None)
+    for config in run.configs.values():
+        if config.has_refinements and not _is_settled(config):
+            yield from predictor.predict(run.request.run_id, config, source, reference)
+
+
+def _is_settled(config: ConfigState) -> bool:
+    """Nothing more is to come: no kernel of it is refined, or the answer with the refined ones is out."""
+    return config.refinement is not None and (config.is_refined or not config.refinement.tasks)
+
+
+def _learn_prediction(
+    config: ConfigState, event: KernelsPredicted | StepsPredicted | RequestPredicted | AccuracyMeasured
+) -> None:
+    """The last of a config's predictions says that all are out; its kernels say which refined results stand."""
+    if isinstance(event, KernelsPredicted) and event.refined:
+        config.taken = taken_of(event)
+    elif isinstance(event, AccuracyMeasured):
+        config.is_predicted = True
+        config.is_refined = config.is_refined or event.refined
+
+
 def _is_complete(config: ConfigState, trace: TraceState) -> bool:
-    return len(config.done) == len(trace.tasks)
+    return len(config.first.done) == len(trace.tasks)
 
 
 def _source_config(run: RunState, trace: TraceState) -> ConfigState | None:

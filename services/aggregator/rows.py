@@ -19,6 +19,7 @@ from cascade_schemas.events import (
     KernelsSimulated,
     KernelTaskTraced,
     LaunchesTraced,
+    RefinementChosen,
     RequestPredicted,
     RunCancelled,
     RunCompleted,
@@ -37,14 +38,19 @@ from cascade_schemas.task import Dim3
 _COLUMNAR: dict[type[ColumnarEvent], tuple[str, tuple[str, ...]]] = {
     LaunchesTraced: ("launches", ("trace_id",)),
     KernelsSimulated: ("simulated_kernels", ("run_id", "config_id")),
-    KernelsPredicted: ("predicted_kernels", ("run_id", "config_id")),
-    StepsPredicted: ("predicted_steps", ("run_id", "config_id")),
+    KernelsPredicted: ("predicted_kernels", ("run_id", "config_id", "refined")),
+    StepsPredicted: ("predicted_steps", ("run_id", "config_id", "refined")),
 }
 """Per type its table, and the fields of the event that stand before its rows."""
 
+_REFINED_FIELDS = ("run_id", "config_id", "simulator")
 
-def rows_of(events: Iterable[AnyEvent]) -> dict[str, pa.Table]:
-    """Rows of events by table, in the order of the events; columnar ones must have been cut down to new rows before."""
+
+def rows_of(events: Iterable[AnyEvent], refined: Sequence[KernelsSimulated] = ()) -> dict[str, pa.Table]:
+    """Rows of events by table, in the order of the events; columnar ones must have been cut down to new rows before.
+
+    refined: results of simulators that came after a run's own.
+    """
     columnar: dict[type[ColumnarEvent], list[ColumnarEvent]] = {}
     plain: dict[str, list[dict[str, Any]]] = {}
     for event in events:
@@ -52,17 +58,27 @@ def rows_of(events: Iterable[AnyEvent]) -> dict[str, pa.Table]:
             columnar.setdefault(type(event), []).append(event)
         for table, rows in _plain_rows(event):
             plain.setdefault(table, []).extend(rows)
-    found = {_COLUMNAR[kind][0]: _columns(kind, of) for kind, of in columnar.items()}
+    found = {_COLUMNAR[kind][0]: _columns(kind, of, _COLUMNAR[kind][1]) for kind, of in columnar.items()}
+    if refined:
+        found["refined_kernels"] = _columns(KernelsSimulated, refined, _REFINED_FIELDS)
     return found | {table: _table(rows) for table, rows in plain.items()}
 
 
-def _columns(kind: type[ColumnarEvent], events: Sequence[ColumnarEvent]) -> pa.Table:
+def taken_of(event: KernelsPredicted) -> set[str]:
+    """Tasks whose refined result stands."""
+    chosen = event.rows.filter(event.rows.column("refined_by").is_valid())
+    return set(chosen.column("task_id").to_pylist())
+
+
+def _columns(kind: type[ColumnarEvent], events: Sequence[ColumnarEvent], fields: Sequence[str]) -> pa.Table:
     """All rows of events of one type: a slow simulator says one row in each, and every look at a table costs."""
     batches = [event.rows.replace_schema_metadata() for event in events]
     table = pa.Table.from_batches(batches, schema=kind.row_schema)
     event_of_row = pa.array(np.repeat(np.arange(len(events)), [batch.num_rows for batch in batches]))
-    for place, name in enumerate(_COLUMNAR[kind][1]):
-        values = pa.array([getattr(event, name) for event in events], type=pa.string())
+    for place, name in enumerate(fields):
+        said = [getattr(event, name) for event in events]
+        # A first answer has nothing there, so that it is the row it was before there were second ones.
+        values = pa.array([one or None for one in said], type=pa.bool_() if name == "refined" else pa.string())
         table = table.add_column(place, name, values.take(event_of_row))
     plain = [column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column for column in table.columns]
     return pa.table(plain, names=table.column_names)
@@ -133,12 +149,18 @@ def _plain_rows(event: AnyEvent) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         case RunCancelled():
             yield "run_cancellations", [{"run_id": event.run_id}]
         case SimulatorStarted():
-            yield "simulator_starts", [event.model_dump(exclude={"type", "worker"})]
+            row = event.model_dump(exclude={"type", "worker"})
+            yield "simulator_starts", [row]
+            yield "simulator_versions", [row]
         case RequestPredicted():
-            row = event.model_dump(exclude={"type", "ttft", "tpot"})
+            row = event.model_dump(exclude={"type", "ttft", "tpot"}) | {"refined": event.refined or None}
             yield "predicted_requests", [row | _estimate("ttft", event.ttft) | _estimate("tpot", event.tpot)]
         case AccuracyMeasured():
-            yield "accuracy", [event.model_dump(exclude={"type"})]
+            yield "accuracy", [event.model_dump(exclude={"type"}) | {"refined": event.refined or None}]
+        case RefinementChosen():
+            row = {"run_id": event.run_id, "config_id": event.config_id, "simulator": event.simulator}
+            row |= {"task_count": len(event.tasks), "sentence": event.sentence, "event": event.model_dump_json()}
+            yield "refinements", [row]
         case RunCompleted():
             yield "run_ends", [event.model_dump(exclude={"type"})]
         case RunFailed():

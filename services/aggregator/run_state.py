@@ -10,6 +10,7 @@ from cascade_schemas.batches import LAUNCHES, RESULTS
 from cascade_schemas.events import (
     HostProfileMeasured,
     KernelTaskTraced,
+    RefinementChosen,
     RunConfig,
     RunRequested,
     StepTraced,
@@ -59,16 +60,14 @@ class TraceState:
 
 
 @dataclass
-class ConfigState:
-    """Results of one config of a run."""
+class Results:
+    """What one simulator said of one config's tasks, each once: the first result of a task stands."""
 
-    config: RunConfig
-    results: list[pa.RecordBatch] = field(default_factory=list)
+    rows: list[pa.RecordBatch] = field(default_factory=list)
     done: set[str] = field(default_factory=set)  # task ids with a result or a failure
-    is_predicted: bool = False
 
-    def add_results(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Keep the results that are new and return them: the first result of a task stands."""
+    def add(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Keep the results that are new and return them."""
         ids = rows.column("task_id").to_pylist()
         fresh: list[int] = []
         for index, task_id in enumerate(ids):
@@ -77,8 +76,38 @@ class ConfigState:
                 fresh.append(index)
         new = rows if len(fresh) == len(ids) else rows.take(pa.array(fresh, type=pa.int64()))
         if new.num_rows:
-            self.results.append(new)
+            self.rows.append(new)
         return new
+
+    def failed(self) -> set[str]:
+        """Task ids that have a reason instead of a time."""
+        found: set[str] = set()
+        for rows in self.rows:
+            if rows.column("duration_ns").null_count:
+                found.update(rows.filter(rows.column("duration_ns").is_null()).column("task_id").to_pylist())
+        return found
+
+
+@dataclass
+class ConfigState:
+    """One config of a run: its first answer, and what is to come after it where the run is refined."""
+
+    config: RunConfig
+    first: Results = field(default_factory=Results)
+    is_predicted: bool = False
+    refinement: RefinementChosen | None = None
+    refined: Results = field(default_factory=Results)
+    is_refined: bool = False  # the answer with the refined kernels is said
+    taken: set[str] = field(default_factory=set)  # tasks whose refined result stands in that answer
+
+    def failed(self) -> set[str]:
+        """Tasks without a time, whoever simulated them."""
+        return self.first.failed() - self.taken
+
+    @property
+    def has_refinements(self) -> bool:
+        """All of the results that were asked for a second time are here."""
+        return self.refinement is not None and all(task.task_id in self.refined.done for task in self.refinement.tasks)
 
 
 @dataclass
@@ -153,14 +182,14 @@ class ResultColumns:
     roofline_ns: NDArray[np.int64]  # -1: none
 
 
-def result_columns(config: ConfigState, task_ids: list[str]) -> ResultColumns:
-    """A complete config's results, one per task."""
-    table = pa.Table.from_batches(config.results, schema=RESULTS)
+def result_columns(results: Results, task_ids: list[str]) -> ResultColumns:
+    """Results in the order of a trace's tasks; a task without one has failed, with no reason and of no family."""
+    table = pa.Table.from_batches(results.rows, schema=RESULTS)
     place = {task_id: row for row, task_id in enumerate(table.column("task_id").to_pylist())}
-    table = table.take(pa.array([place[task_id] for task_id in task_ids], type=pa.int64()))
+    table = table.take(pa.array([place.get(task_id) for task_id in task_ids], type=pa.int64()))
 
     def words(name: str) -> NDArray[np.object_]:
-        return np.array(table.column(name).cast(pa.string()).to_pylist(), dtype=object)
+        return np.array(table.column(name).cast(pa.string()).fill_null("").to_pylist(), dtype=object)
 
     return ResultColumns(
         duration_ns=np.asarray(table.column("duration_ns").fill_null(-1), dtype=np.int64),

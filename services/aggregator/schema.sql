@@ -52,10 +52,24 @@ create table if not exists simulator_starts (
     run_id text, config_id text, simulator text, simulator_version text, calibration_digest text,
     primary key (run_id, config_id)
 );
+create table if not exists simulator_versions (  -- of all simulators of a config, where kernels were simulated again
+    run_id text, config_id text, simulator text, simulator_version text, calibration_digest text,
+    primary key (run_id, config_id, simulator)
+);
 create table if not exists simulated_kernels (  -- forward predictions: what the simulator said
     run_id text, config_id text, task_id text, duration_ns bigint, p10_ns bigint, p90_ns bigint, sigma_ppm bigint,
     family text, tier text, reason text, bound text, tensor_ns bigint, dram_ns bigint, l2_ns bigint, issue_ns bigint,
     launch_ns bigint, sm_cycles bigint, is_cached boolean, roofline_ns bigint,
+    primary key (run_id, config_id, task_id)
+);
+create table if not exists refinements (  -- which kernels of a config are simulated again, and why
+    run_id text, config_id text, simulator text, task_count bigint, sentence text, event text,
+    primary key (run_id, config_id)
+);
+create table if not exists refined_kernels (  -- what the refining simulator said, beside what the run's own did
+    run_id text, config_id text, simulator text, task_id text, duration_ns bigint, p10_ns bigint, p90_ns bigint,
+    sigma_ppm bigint, family text, tier text, reason text, bound text, tensor_ns bigint, dram_ns bigint, l2_ns bigint,
+    issue_ns bigint, launch_ns bigint, sm_cycles bigint, is_cached boolean, roofline_ns bigint, statistics text,
     primary key (run_id, config_id, task_id)
 );
 create table if not exists predicted_kernels (  -- with the source correction: what Cascade says
@@ -92,6 +106,13 @@ alter table accuracy add column if not exists measured_ttft_ns bigint;
 alter table accuracy add column if not exists measured_tpot_ns bigint;
 alter table accuracy add column if not exists ttft_error_ppm bigint;
 alter table accuracy add column if not exists tpot_error_ppm bigint;
+alter table simulated_kernels add column if not exists statistics text;
+alter table predicted_kernels add column if not exists refined_by text;
+alter table predicted_kernels add column if not exists refinement text;
+alter table predicted_kernels add column if not exists refined boolean;  -- true in a second answer, else null
+alter table predicted_steps add column if not exists refined boolean;
+alter table predicted_requests add column if not exists refined boolean;
+alter table accuracy add column if not exists refined boolean;
 
 create or replace view traces as
     select coalesce(s.trace_id, e.trace_id) as trace_id, coalesce(s.name, e.name) as name,
@@ -107,16 +128,27 @@ create or replace view runs as
     from run_requests r left join run_ends e using (run_id) left join run_cancellations c using (run_id)
         left join traces t using (trace_id);
 
+create or replace view simulations as
+    select s.*, r.simulator, p.refined_by is null as stands
+        from simulated_kernels s join run_requests r using (run_id) left join predicted_kernels p
+            on p.run_id = s.run_id and p.config_id = s.config_id and p.task_id = s.task_id
+    union all by name
+    select s.*, p.refined_by is not null as stands
+        from refined_kernels s left join predicted_kernels p
+            on p.run_id = s.run_id and p.config_id = s.config_id and p.task_id = s.task_id;
+
 create or replace view kernels as
     select s.run_id, s.config_id, c.gpu, c.label, s.task_id, k.name, k.op, s.family, s.bound, s.tier, s.reason,
         k.operands_from, p.launch_count, p.duration_ns, p.p10_ns, p.p90_ns, p.correction_ppm,
         s.duration_ns as forward_ns, s.roofline_ns, p.measured_ns, p.error_ppm,
-        s.tensor_ns, s.dram_ns, s.l2_ns, s.issue_ns, s.launch_ns, c.is_requested, r.provenance
-    from simulated_kernels s
+        s.tensor_ns, s.dram_ns, s.l2_ns, s.issue_ns, s.launch_ns, c.is_requested, r.provenance,
+        s.simulator, p.refinement
+    from simulations s
         join run_configs c using (run_id, config_id)
         join runs r using (run_id)
         left join tasks k on k.trace_id = r.trace_id and k.task_id = s.task_id
-        left join predicted_kernels p on p.run_id = s.run_id and p.config_id = s.config_id and p.task_id = s.task_id;
+        left join predicted_kernels p on p.run_id = s.run_id and p.config_id = s.config_id and p.task_id = s.task_id
+    where s.stands;
 
 create or replace view families as
     select run_id, config_id, gpu, label, family, count(*) as task_count,

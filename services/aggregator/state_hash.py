@@ -12,6 +12,8 @@ from services.aggregator.store import Store
 # Left out: run and trace ids, wall-clock times, worker, offset, whether a result came from the cache, log text.
 _TABLES = {
     "simulated_kernels": ("run_id", "is_cached"),
+    "refined_kernels": ("run_id", "is_cached"),
+    "refinements": ("run_id", "event"),
     "predicted_kernels": ("run_id",),
     "predicted_steps": ("run_id",),
     "predicted_requests": ("run_id",),
@@ -20,12 +22,15 @@ _TABLES = {
 }
 _KEYS = {
     "simulated_kernels": "config_id, task_id",
+    "refined_kernels": "config_id, task_id",
+    "refinements": "config_id",
     "predicted_kernels": "config_id, task_id",
     "predicted_steps": "config_id, step",
     "predicted_requests": "config_id, request",
     "accuracy": "config_id",
     "assumptions": "config_id, assumption",
 }
+_ONLY_OF_REFINED_RUNS = ("refined_kernels", "refinements")
 
 
 def state_hash(store: Store, run_id: str) -> str:
@@ -35,9 +40,12 @@ def state_hash(store: Store, run_id: str) -> str:
     """
     whole = hashlib.sha256()
     for table, left_out in _TABLES.items():
-        whole.update(f"{table}\n".encode())
         sql = f"select * exclude ({', '.join(left_out)}) from {table} where run_id = ? order by {_KEYS[table]}"  # noqa: S608
-        for row in store.query(sql, [run_id]):
+        rows = store.query(sql, [run_id])
+        if table in _ONLY_OF_REFINED_RUNS and not rows:
+            continue  # the hash of a run that is not refined is what it was before runs could be
+        whole.update(f"{table}\n".encode())
+        for row in rows:
             whole.update(orjson.dumps(_plain(row), option=orjson.OPT_SORT_KEYS) + b"\n")
     return whole.hexdigest()
 

@@ -17,6 +17,7 @@ from cascade_schemas.batches import LAUNCHES, RESULTS
 from cascade_schemas.events import (
     HostProfileMeasured,
     KernelTaskTraced,
+    RefinementChosen,
     RunRequested,
     StepTraced,
     TraceCompleted,
@@ -25,11 +26,19 @@ from cascade_schemas.events import (
 )
 from cascade_schemas.task import KernelTask
 
-from services.aggregator.run_state import RunState, TraceState
+from services.aggregator.run_state import Results, RunState, TraceState
 
 Position = tuple[str, int]  # topic, partition
 
 _WITHOUT_KEY = "launches"  # millions of rows, let in once by TraceState.add_launches: an index would only cost
+
+_ANSWERS = {
+    "predicted_kernels": "run_id, config_id, task_id",
+    "predicted_steps": "run_id, config_id, step",
+    "predicted_requests": "run_id, config_id, request",
+    "accuracy": "run_id, config_id",
+}
+"""What a refined run says twice, with their keys: the second answer replaces the first, in whatever order they come."""
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -66,8 +75,7 @@ class Store:
             for table, parts in rows.items():
                 incoming = pa.concat_tables(parts, promote_options="default")
                 self.db.register("incoming", incoming)
-                insert = "insert" if table == _WITHOUT_KEY else "insert or ignore"
-                self.db.execute(f"{insert} into {table} by name select * from incoming")  # noqa: S608 - our names
+                self._insert(table, incoming.column_names)
                 self.db.unregister("incoming")
             for (topic, partition), next_offset in positions.items():
                 self.db.execute("insert or replace into positions values (?, ?, ?)", [topic, partition, next_offset])
@@ -76,6 +84,19 @@ class Store:
             with contextlib.suppress(duckdb.Error):  # a commit that failed has ended the transaction by itself
                 self.db.execute("rollback")
             raise
+
+    def _insert(self, table: str, names: Sequence[str]) -> None:
+        """What `incoming` holds; all names in the text are our own."""
+        if table == _WITHOUT_KEY:
+            self.db.execute(f"insert into {table} by name select * from incoming")  # noqa: S608
+            return
+        is_second = "refined" if table in _ANSWERS and "refined" in names else "false"
+        first = f"insert or ignore into {table} by name select * from incoming where not coalesce({is_second}, false)"  # noqa: S608
+        self.db.execute(first)
+        if is_second == "refined":
+            key = _ANSWERS[table]
+            again = f"insert or replace into {table} by name select distinct on ({key}) * from incoming where refined"  # noqa: S608
+            self.db.execute(again)
 
     def positions(self) -> dict[Position, int]:
         return {(topic, part): offset for topic, part, offset in self.db.execute("from positions").fetchall()}
@@ -160,17 +181,30 @@ class Store:
         run = RunState.of(RunRequested.model_validate_json(requests[0]["event"], extra="ignore"))
         run.is_cancelled = bool(self.query("select 1 from run_cancellations where run_id = ?", [run_id]))
         run.is_ended = bool(self.query("select 1 from run_ends where run_id = ?", [run_id]))
-        predicted = {r["config_id"] for r in self.query("select config_id from accuracy where run_id = ?", [run_id])}
-        columns = ", ".join(RESULTS.names)
+        answers = self.query("select config_id, refined from accuracy where run_id = ?", [run_id])
+        refined = {row["config_id"]: bool(row["refined"]) for row in answers}
+        choices = self.query("select config_id, event from refinements where run_id = ?", [run_id])
+        chosen = {row["config_id"]: row["event"] for row in choices}
         for config_id, config in run.configs.items():
-            config.is_predicted = config_id in predicted
-            rows = self.arrow(
-                f"select {columns} from simulated_kernels where run_id = ? and config_id = ?",  # noqa: S608 - our names
-                [run_id, config_id],
-            )
-            for batch in rows.cast(RESULTS).combine_chunks().to_batches():
-                config.add_results(batch)
+            config.is_predicted = config_id in refined
+            config.is_refined = refined.get(config_id, False)
+            self._load_results(run_id, config_id, "simulated_kernels", config.first)
+            if config_id in chosen:
+                config.refinement = RefinementChosen.model_validate_json(chosen[config_id], extra="ignore")
+                self._load_results(run_id, config_id, "refined_kernels", config.refined)
+                config.taken = self._taken(run_id, config_id)
         return run
+
+    def _load_results(self, run_id: str, config_id: str, table: str, into: Results) -> None:
+        columns = ", ".join(RESULTS.names)
+        sql = f"select {columns} from {table} where run_id = ? and config_id = ?"  # noqa: S608 - our names
+        for batch in self.arrow(sql, [run_id, config_id]).cast(RESULTS).combine_chunks().to_batches():
+            into.add(batch)
+
+    def _taken(self, run_id: str, config_id: str) -> set[str]:
+        sql = """select task_id from predicted_kernels
+            where run_id = ? and config_id = ? and refined_by is not null"""
+        return {str(row["task_id"]) for row in self.query(sql, [run_id, config_id])}
 
     def open_runs(self, trace_id: str) -> list[str]:
         """Runs of a trace that have no end yet."""

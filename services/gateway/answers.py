@@ -210,6 +210,25 @@ class ConfigReport(BaseModel):
     reason: str
 
 
+class RefinedConfig(BaseModel):
+    gpu: str
+    config_id: str
+    sentence: str | None
+    chosen: int
+    done: int
+    failed: int
+    taken: int
+    left: list[dict[str, Any]]
+    kernels: list[dict[str, Any]]
+
+
+class Refinement(BaseModel):
+    simulator: str
+    share: float
+    limit: int
+    configs: list[RefinedConfig]
+
+
 class RunReport(BaseModel):
     run_id: str
     status: str
@@ -220,6 +239,7 @@ class RunReport(BaseModel):
     trace: dict[str, Any]
     configs: list[ConfigReport]
     source: ConfigReport | None
+    refinement: Refinement | None
 
 
 class ConfigProgress(BaseModel):
@@ -229,6 +249,8 @@ class ConfigProgress(BaseModel):
     simulated: int
     failed: int
     total: int
+    refining: int
+    refined: int
 
 
 class Progress(BaseModel):

@@ -25,11 +25,20 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class RefineBody(Body):
+    """Simulate the kernels that make most of the uncertainty again, once the first answer is out."""
+
+    simulator: Annotated[str, Field(max_length=100)]
+    share_ppm: Annotated[int, Field(ge=1, le=1_000_000)] = 900_000
+    task_limit: Annotated[int, Field(ge=1, le=1024)] = 16
+
+
 class RunBody(Body):
     trace_id: _Id
     gpus: Annotated[list[Annotated[str, Field(max_length=500)]], Field(min_length=1, max_length=1000)]
     simulator: Annotated[str, Field(max_length=100)] = "analytic"
     name: Annotated[str, Field(max_length=200)] = ""
+    refine: RefineBody | None = None
 
 
 class SqlBody(Body):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import anyio.from_thread
 import anyio.to_thread
+from cascade_schemas.events import Refine
 from cascade_schemas.gpu import aliases, figure_sources, known_gpus, load_gpu
 from cascade_schemas.model import known_models, load_model
 from fastapi import APIRouter, Query, Request
@@ -132,7 +133,9 @@ def routes(
 
     @api.post("/runs", status_code=202, responses=shape(answers.RunAsked, 202))
     def start(body: RunBody) -> Response:
-        return answer({"run_id": backend.start_run(body.trace_id, body.gpus, body.simulator, body.name)}, 202)
+        refine = None if body.refine is None else Refine(**body.refine.model_dump())
+        run_id = backend.start_run(body.trace_id, body.gpus, body.simulator, body.name, refine)
+        return answer({"run_id": run_id}, 202)
 
     @api.get("/runs/{run_id}", responses=shape(answers.RunReport))
     def run(run_id: str) -> Response:

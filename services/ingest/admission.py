@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from cascade_schemas.events import ArtifactRef, RunConfig, RunRequested, TraceUploaded
+from cascade_schemas.events import ArtifactRef, Refine, RunConfig, RunRequested, TraceUploaded
 from cascade_schemas.gpu import load_gpu, parse_config
 from cascade_schemas.ids import text_digest
 from cascade_schemas.model import ModelSpec
+from cascade_schemas.partition import TASKS_PER_BATCH
 from cascade_schemas.task import Lengths
 
 IMPORTER_VERSION = "1"
@@ -49,11 +50,14 @@ def run(
     simulators: Iterable[str],
     source_gpu: str | None,
     name: str = "",
+    refine: Refine | None = None,
 ) -> RunRequested:
     """A run over configs as the user wrote them, the source GPU added. Raises BadRequest, UnknownGpu, InvalidConfig."""
     known = sorted(simulators)
     if simulator not in known:
         raise BadRequest(f"simulator {simulator!r} is not known; known: {', '.join(known)}")
+    if refine is not None:
+        _check_refining(refine, simulator, known)
     configs: dict[str, RunConfig] = {}
     for text in gpus:
         parsed = parse_config(text)
@@ -73,5 +77,14 @@ def run(
             RunConfig(config_id=source.config_id, label=source.gpu, gpu=source, is_requested=False),
         )
     return RunRequested(
-        run_id=run_id, trace_id=trace_id, configs=tuple(configs.values()), simulator=simulator, name=name
+        run_id=run_id, trace_id=trace_id, configs=tuple(configs.values()), simulator=simulator, name=name, refine=refine
     )
+
+
+def _check_refining(refine: Refine, simulator: str, known: Iterable[str]) -> None:
+    slow = [name for name in known if name not in TASKS_PER_BATCH]
+    if refine.simulator not in slow:
+        there = f"it can be {' or '.join(slow)}" if slow else "no simulator of instructions is installed here"
+        raise BadRequest(f"a run cannot be refined with {refine.simulator!r}; {there}")
+    if refine.simulator == simulator:
+        raise BadRequest(f"a run of {simulator!r} cannot be refined with itself; start with 'analytic'")

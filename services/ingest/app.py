@@ -24,7 +24,7 @@ from services.runtime.kafka import KafkaService, Publisher, event_of, read_to_en
 from services.runtime.observe import Observed
 from services.runtime.reactor import Reactor
 
-PLANNED = ("KernelTaskTraced", "RunRequested", "RunCancelled")
+PLANNED = ("KernelTaskTraced", "RunRequested", "RunCancelled", "RefinementChosen")
 _RECORDED_PER_READ = 512  # each is followed in a millisecond
 
 
@@ -166,7 +166,7 @@ class PlannerLeadership:
             await publisher.stop()
 
     async def _plan(self, planner: Planner, publisher: Publisher) -> None:
-        async for events in tail(self._settings.broker, ("catalog", "runs"), "planner", PLANNED):
+        async for events in tail(self._settings.broker, ("catalog", "runs", "predictions"), "planner", PLANNED):
             answers: list[AnyEvent] = [answer for event in events for answer in planner.react(event)]
             answers.extend(planner.settle())
             await publisher.publish(answers)

@@ -1,8 +1,10 @@
-"""Which work a run causes: each distinct task of its trace, once per config, as soon as both are known."""
+"""Which work a run causes: each distinct task of its trace, once per config, as soon as both are known; and those that
+are chosen to be refined once more, by the run's refining simulator.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -12,7 +14,9 @@ from cascade_schemas.events import (
     AnyEvent,
     KernelSimulationRequested,
     KernelTaskTraced,
+    RefinementChosen,
     RunCancelled,
+    RunConfig,
     RunRequested,
 )
 from cascade_schemas.partition import TASKS_PER_BATCH, work_partition
@@ -33,14 +37,20 @@ class Planner:
         self._runs: dict[str, RunRequested] = {}
         self._cancelled: set[str] = set()
         self._pending: dict[str, list[str]] = {}  # run -> tasks not asked for yet
+        self._refining: list[RefinementChosen] = []  # not asked for yet
+        self._refined: set[tuple[str, str]] = set()  # run and config
 
     def react(self, event: AnyEvent) -> Iterator[AnyEvent]:
         for run_id, task_ids in self._learn(event):
             self._pending.setdefault(run_id, []).extend(task_ids)
+        if isinstance(event, RefinementChosen) and self._learn_refinement(event):
+            self._refining.append(event)
         yield from ()
 
     def restore(self, event: AnyEvent) -> None:
         self._learn(event)
+        if isinstance(event, RefinementChosen):
+            self._learn_refinement(event)
 
     def forget(self, run_id: str) -> None:
         """Ask nothing more for a run that has ended."""
@@ -50,7 +60,9 @@ class Planner:
         pending, self._pending = self._pending, {}
         for run_id, task_ids in pending.items():
             if run_id not in self._cancelled:
-                yield from self._requests(self._runs[run_id], task_ids)
+                run = self._runs[run_id]
+                yield from self._requests(run, run.configs, run.simulator, task_ids)
+        yield from self._refinements()
 
     def _learn(self, event: AnyEvent) -> list[tuple[str, list[str]]]:
         """Runs with the tasks that this event makes ready to simulate."""
@@ -70,11 +82,33 @@ class Planner:
                 self._cancelled.add(event.run_id)
         return []
 
-    def _requests(self, run: RunRequested, task_ids: list[str]) -> Iterator[KernelSimulationRequested]:
+    def _learn_refinement(self, event: RefinementChosen) -> bool:
+        """True where it is new: its first saying stands."""
+        is_new = (event.run_id, event.config_id) not in self._refined
+        self._refined.add((event.run_id, event.config_id))
+        return is_new
+
+    def _refinements(self) -> Iterator[KernelSimulationRequested]:
+        """Of runs and tasks that are known here: a new planner may read of a choice before what it is about."""
+        waiting, self._refining = self._refining, []
+        for choice in waiting:
+            if choice.run_id in self._cancelled:
+                continue
+            run = self._runs.get(choice.run_id)
+            task_ids = [task.task_id for task in choice.tasks]
+            if run is None or not self._traces[run.trace_id].tasks.keys() >= set(task_ids):
+                self._refining.append(choice)
+                continue
+            configs = [config for config in run.configs if config.config_id == choice.config_id]
+            yield from self._requests(run, configs, choice.simulator, task_ids)
+
+    def _requests(
+        self, run: RunRequested, configs: Sequence[RunConfig], simulator: str, task_ids: list[str]
+    ) -> Iterator[KernelSimulationRequested]:
         tasks = self._traces[run.trace_id].tasks
-        limit = TASKS_PER_BATCH.get(run.simulator, 1)
+        limit = TASKS_PER_BATCH.get(simulator, 1)
         made: dict[tuple[str, ...], pa.RecordBatch] = {}  # configs that are not shared ask for the same rows
-        for config in run.configs:
+        for config in configs:
             shards: dict[int, list[KernelTask]] = {}
             for task_id in task_ids:
                 shard = work_partition(config.config_id, task_id, config.replicas)
@@ -87,7 +121,7 @@ class Planner:
                         run_id=run.run_id,
                         config_id=config.config_id,
                         gpu=config.gpu,
-                        simulator=run.simulator,
+                        simulator=simulator,
                         shard=shard,
                         rows=rows,
                     )

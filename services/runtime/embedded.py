@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from cascade_schemas.codec import MalformedEvent, decode, encode
-from cascade_schemas.events import AnyEvent, ArtifactRef, RunCancelled, RunRequested, TraceUploaded
+from cascade_schemas.events import AnyEvent, ArtifactRef, Refine, RunCancelled, RunRequested, TraceUploaded
 from cascade_schemas.partition import TASKS_PER_BATCH
 
 from services.aggregator import queries
@@ -213,6 +213,7 @@ class Embedded:
     def _own_services(self, simulators: dict[str, KernelSimulator]) -> list[Service]:
         ended = ("TraceCompleted", "TraceRejected")
         tasks, requests, cancelled = ("KernelTaskTraced",), ("RunRequested", "RunCancelled"), ("RunCancelled",)
+        choices = ("RefinementChosen",)
         return [
             LogService(
                 "ingest",
@@ -224,7 +225,11 @@ class Embedded:
             LogService(
                 "planner",
                 Planner(),
-                (Subscription("catalog", tasks, tasks), Subscription("runs", requests, requests)),
+                (
+                    Subscription("catalog", tasks, tasks),
+                    Subscription("runs", requests, requests),
+                    Subscription("predictions", choices, choices),
+                ),
                 self,
             ),
             *self._simworkers(simulators, cancelled),
@@ -320,7 +325,14 @@ class Embedded:
         return upload.trace_id
 
     def request_run(
-        self, run_id: str, trace_id: str, gpus: Sequence[str], *, simulator: str = "analytic", name: str = ""
+        self,
+        run_id: str,
+        trace_id: str,
+        gpus: Sequence[str],
+        *,
+        simulator: str = "analytic",
+        name: str = "",
+        refine: Refine | None = None,
     ) -> str:
         """Ask for a run. Raises BadRequest, UnknownGpu, InvalidConfig, UnknownTrace."""
         trace = queries.trace_report(self.store, trace_id)
@@ -334,7 +346,13 @@ class Embedded:
             simulators=self.simulators,
             source_gpu=trace["source_gpu"],
             name=name,
+            refine=refine,
         )
+        if refine is not None and trace["status"] == "complete" and not trace["sass_tasks"]:
+            raise admission.BadRequest(
+                f"trace {trace_id} has no SASS trace of any kernel, so {refine.simulator} has nothing to refine; import"
+                " the profile together with the folder of SASS traces of the same job"
+            )
         self.publish([request])
         return run_id
 

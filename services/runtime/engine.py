@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+from cascade_schemas.events import Refine
 from cascade_schemas.model import ModelSpec
 from cascade_schemas.task import Lengths
 
@@ -78,7 +79,9 @@ class Engine(Protocol):
     def import_files(self, paths: Sequence[Path], options: ImportOptions) -> Report:
         """Import and wait until the trace is whole; its report."""
 
-    def start_run(self, trace_id: str, gpus: Sequence[str], simulator: str, name: str = "") -> str: ...
+    def start_run(
+        self, trace_id: str, gpus: Sequence[str], simulator: str, name: str = "", refine: Refine | None = None
+    ) -> str: ...
 
     def wait_run(self, run_id: str, on_progress: OnProgress | None = None) -> Report:
         """The run's report once it has ended."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from cascade_schemas.events import Refine
 from cascade_schemas.gpu import InvalidConfig, UnknownGpu
 from cascade_schemas.model import UnknownModel, UnsupportedModel
 
@@ -93,9 +94,11 @@ class LocalEngine:
         return report
 
     @refusing
-    def start_run(self, trace_id: str, gpus: Sequence[str], simulator: str, name: str = "") -> str:
+    def start_run(
+        self, trace_id: str, gpus: Sequence[str], simulator: str, name: str = "", refine: Refine | None = None
+    ) -> str:
         run_id = uuid.uuid4().hex[:12]
-        return self.embedded.request_run(run_id, trace_id, gpus, simulator=simulator, name=name)
+        return self.embedded.request_run(run_id, trace_id, gpus, simulator=simulator, name=name, refine=refine)
 
     @refusing
     def wait_run(self, run_id: str, on_progress: OnProgress | None = None) -> Report:

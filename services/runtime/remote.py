@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from cascade_schemas.events import Refine
 
 from services.runtime.engine import ImportOptions, OnProgress, Refused, Report, SqlRows
 
@@ -83,8 +84,12 @@ class RemoteEngine:
             raise Refused(report["reason"])
         return report
 
-    def start_run(self, trace_id: str, gpus: Sequence[str], simulator: str, name: str = "") -> str:
-        body = {"trace_id": trace_id, "gpus": list(gpus), "simulator": simulator, "name": name}
+    def start_run(
+        self, trace_id: str, gpus: Sequence[str], simulator: str, name: str = "", refine: Refine | None = None
+    ) -> str:
+        body: Report = {"trace_id": trace_id, "gpus": list(gpus), "simulator": simulator, "name": name}
+        if refine is not None:
+            body["refine"] = refine.model_dump()
         return str(self._ask("POST", "/api/runs", json=body)["run_id"])
 
     def wait_run(self, run_id: str, on_progress: OnProgress | None = None) -> Report:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cascade_schemas.codec import decode
-from cascade_schemas.events import AnyEvent, ArtifactRef, RecordingStarted, RunRequested, TraceUploaded
+from cascade_schemas.events import AnyEvent, ArtifactRef, RecordingStarted, Refine, RunRequested, TraceUploaded
 
 from services.aggregator import queries
 from services.ingest import admission
@@ -31,6 +31,7 @@ KERNEL_COLUMNS = (
     "config_id", "gpu", "label", "task_id", "name", "op", "family", "bound", "tier", "reason", "operands_from",
     "launch_count", "duration_ns", "p10_ns", "p90_ns", "correction_ppm", "forward_ns", "roofline_ns", "measured_ns",
     "error_ppm", "tensor_ns", "dram_ns", "l2_ns", "issue_ns", "launch_ns", "is_requested", "provenance",
+    "simulator", "refinement",
 )  # fmt: skip
 
 
@@ -122,8 +123,10 @@ class ServedEngine(LocalEngine):
     # --- runs -------------------------------------------------------------------------------------------------
 
     @refusing
-    def start_run(self, trace_id: str, gpus: Sequence[str], simulator: str, name: str = "") -> str:
-        run_id = super().start_run(trace_id, gpus, simulator, name)
+    def start_run(
+        self, trace_id: str, gpus: Sequence[str], simulator: str, name: str = "", refine: Refine | None = None
+    ) -> str:
+        run_id = super().start_run(trace_id, gpus, simulator, name, refine)
         # Who asked will ask on: let the answer wait until the store has folded the request.
         deadline = time.monotonic() + _SEEN_WITHIN_S
         while queries.run_status(self.embedded.store, run_id) is None and time.monotonic() < deadline:

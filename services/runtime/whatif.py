@@ -120,7 +120,7 @@ class WhatIf:
         predictions = self._simulators["analytic"].simulate(prepared.work, [config.gpu])
         roofline_ns = self._simulators["roofline"].simulate(prepared.work, [config.gpu]).duration_ns
         state = ConfigState(config)
-        state.add_results(result_rows(prepared.task_ids, prepared.work, predictions, roofline_ns, 0))
+        state.first.add(result_rows(prepared.task_ids, prepared.work, predictions, roofline_ns, 0))
         return state
 
     def _report(
@@ -193,7 +193,7 @@ _NOT_TRACED = dict.fromkeys(_TRACED)
 
 def _bound_by(state: ConfigState, predictor: TracePredictor) -> dict[str, float]:
     """Share of kernel time by what limits it."""
-    rows = state.results[0]
+    rows = state.first.rows[0]
     total = np.asarray(rows.column("duration_ns").fill_null(0), dtype=np.float64) * predictor.launch_count
     bound = rows.column("bound")
     sums = np.bincount(np.asarray(bound.indices), weights=total, minlength=len(bound.dictionary))

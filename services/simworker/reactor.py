@@ -246,6 +246,13 @@ def result_rows(
             pa.nulls(count, pa.int64()) if predictions.sm_cycles is None else times(predictions.sm_cycles),
             pa.array(np.zeros(count, dtype=np.bool_), type=pa.bool_()),
             pa.array(np.rint(roofline_ns[config]).astype(np.int64), type=pa.int64()),
+            _statistics(predictions, config, count),
         ],
         schema=RESULTS,
     )
+
+
+def _statistics(predictions: Predictions, config: int, count: int) -> pa.Array:
+    if not predictions.statistics:
+        return pa.nulls(count, pa.string())
+    return pa.array([text or None for text in predictions.statistics[config]], type=pa.string())

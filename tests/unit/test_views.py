@@ -22,4 +22,6 @@ def test_every_quantity_of_every_view_says_what_it_is(columns):
 
 
 def test_the_views_are_those_the_readme_names(columns):
-    assert {column["table_name"] for column in columns} == {"traces", "runs", "configs", "kernels", "families", "steps"}
+    assert {column["table_name"] for column in columns} == {
+        "traces", "runs", "configs", "kernels", "families", "steps", "simulations",
+    }  # fmt: skip

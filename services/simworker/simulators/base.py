@@ -43,6 +43,7 @@ class Predictions:
     tier: str = "A"  # A: from metadata · B: the built-in SASS simulator · C: Accel-Sim
     sm_cycles: Nanoseconds | None = None  # cycles of an SM, -1 where refused; None: this simulator counts none
     log: tuple[tuple[str, ...], ...] = ()  # per config, lines for its log
+    statistics: tuple[tuple[str, ...], ...] = ()  # per config and task JSON of what was counted, "" where nothing was
 
     def reasons_of(self, config: int) -> list[str]:
         """One config's reasons, per task."""

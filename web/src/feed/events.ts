@@ -67,6 +67,7 @@ const KNOWN: ReadonlySet<string> = new Set<CascadeEvent['type']>([
   'StepsPredicted',
   'RequestPredicted',
   'AccuracyMeasured',
+  'RefinementChosen',
   'RunCompleted',
   'RunFailed',
   'RecordDeadLettered',

@@ -20,6 +20,7 @@ export interface AccuracyMeasured {
   readonly measured_tpot_ns: number | null
   readonly ttft_error_ppm: number | null
   readonly tpot_error_ppm: number | null
+  readonly refined: boolean
 }
 
 /** A stored file: content-addressed, so the digest is its identity. */
@@ -43,6 +44,12 @@ export interface CollectorFound {
   readonly state: 'used' | 'usable' | 'absent' | 'failed'
   readonly said: string
   readonly is_validated: boolean
+}
+
+/** A kernel that is worth simulating again. */
+export interface EscalatedTask {
+  readonly task_id: string
+  readonly share_ppm: number
 }
 
 /** A predicted time with its interval; all three in ns. */
@@ -170,6 +177,7 @@ export interface KernelsPredicted {
   readonly type: 'KernelsPredicted'
   readonly run_id: string
   readonly config_id: string
+  readonly refined: boolean
 }
 
 /** Forward predictions of tasks on one config; (run, config, task) identifies each row. */
@@ -194,6 +202,13 @@ export interface LaunchesTraced {
   readonly trace_id: string
   readonly rank: number
   readonly first_seq: number
+}
+
+/** Kernels that would be worth it and that the refining simulator cannot do, for one reason. */
+export interface LeftTasks {
+  readonly reason: string
+  readonly task_count: number
+  readonly share_ppm: number
 }
 
 /** A decoder-only transformer. A number that does not apply is 0. */
@@ -285,6 +300,24 @@ export interface RecordingStarted {
   readonly capture_count: number
 }
 
+/** What is simulated again once a run's first answer is whole: the kernels that make most of its uncertainty. */
+export interface Refine {
+  readonly simulator: string
+  readonly share_ppm: number
+  readonly task_limit: number
+}
+
+/** A config's first answer is whole, and these of its kernels are simulated again by the refining simulator. */
+export interface RefinementChosen {
+  readonly type: 'RefinementChosen'
+  readonly run_id: string
+  readonly config_id: string
+  readonly simulator: string
+  readonly tasks: readonly EscalatedTask[]
+  readonly left: readonly LeftTasks[]
+  readonly sentence: string
+}
+
 /** TTFT and TPOT of one request of the trace on one config; null with its reason where the trace lacks them. */
 export interface RequestPredicted {
   readonly type: 'RequestPredicted'
@@ -297,6 +330,7 @@ export interface RequestPredicted {
   readonly tpot: Estimate | null
   readonly tpot_reason: string
   readonly infeasible: string
+  readonly refined: boolean
 }
 
 /** Someone withdrew a run; what is not simulated yet never will be. */
@@ -338,6 +372,7 @@ export interface RunRequested {
   readonly configs: readonly RunConfig[]
   readonly simulator: string
   readonly name: string
+  readonly refine: Refine | null
 }
 
 /** A launch configuration was seen for the first time in a trace. */
@@ -421,6 +456,7 @@ export interface StepsPredicted {
   readonly run_id: string
   readonly config_id: string
   readonly assumptions: readonly string[]
+  readonly refined: boolean
 }
 
 /** The trace is whole, or all that will ever be known of it is. */
@@ -526,6 +562,7 @@ export type CascadeEvent =
   | StepsPredicted
   | RequestPredicted
   | AccuracyMeasured
+  | RefinementChosen
   | RunCompleted
   | RunFailed
   | RecordDeadLettered
@@ -638,6 +675,7 @@ export interface KernelsSimulatedRow {
   readonly sm_cycles: bigint | null
   readonly is_cached: boolean
   readonly roofline_ns: bigint | null
+  readonly statistics: string | null
 }
 
 /** A row of KernelsPredicted. */
@@ -650,6 +688,8 @@ export interface KernelsPredictedRow {
   readonly correction_ppm: bigint | null
   readonly measured_ns: bigint | null
   readonly error_ppm: bigint | null
+  readonly refined_by: string | null
+  readonly refinement: string | null
 }
 
 /** A row of StepsPredicted. */

@@ -127,6 +127,7 @@ const asked: FeedEvent = {
   configs: [CONFIG],
   simulator: 'analytic',
   name: '',
+  refine: null,
 }
 
 function rows<Row>(columns: Readonly<Record<string, readonly (number | string | null)[]>>): Rows<Row> {
@@ -138,11 +139,11 @@ function rows<Row>(columns: Readonly<Record<string, readonly (number | string | 
   }
 }
 
-const simulated = (taskIds: readonly string[], durations: readonly (number | null)[]): FeedEvent => ({
+const simulated = (taskIds: readonly string[], durations: readonly (number | null)[], simulator = 'analytic'): FeedEvent => ({
   type: 'KernelsSimulated',
   run_id: 'r1',
   config_id: 'c1',
-  simulator: 'analytic',
+  simulator,
   rows: rows({ task_id: taskIds, family: taskIds.map(() => 'gemm'), duration_ns: durations }),
 })
 
@@ -165,6 +166,24 @@ const task = (id: string): FeedEvent => ({
     sass: '',
   },
 })
+
+const ACCURACY = {
+  type: 'AccuracyMeasured',
+  run_id: 'r1',
+  config_id: 'c1',
+  kernel_count: 0,
+  median_ape_ppm: null,
+  mape_ppm: null,
+  weighted_error_ppm: null,
+  total_error_ppm: null,
+  roofline_mape_ppm: null,
+  coverage_ppm: 1_000_000,
+  reason: 'not measured on this GPU',
+  measured_ttft_ns: null,
+  measured_tpot_ns: null,
+  ttft_error_ppm: null,
+  tpot_error_ppm: null,
+} as const
 
 const folded = (...events: readonly (FeedEvent | null)[]): Run => applyAll(emptyRun('r1'), events)
 
@@ -199,10 +218,40 @@ describe('a run in the making', () => {
       tpot: null,
       tpot_reason: '',
       infeasible: 'weights need 140 GiB, 24 GiB are there',
+      refined: false,
     })
     expect(infeasible(only(run))).toContain('140 GiB')
     expect(metricOf(only(run), 'ttft')).toBeNull()
     expect(reasonFor(only(run), 'ttft', true)).toContain('140 GiB')
+  })
+
+  it('is refined kernel by kernel, and its second answer is not undone by the first said again', () => {
+    const refining: FeedEvent = { ...asked, refine: { simulator: 'sass', share_ppm: 900_000, task_limit: 16 } }
+    const chosen: FeedEvent = {
+      type: 'RefinementChosen',
+      run_id: 'r1',
+      config_id: 'c1',
+      simulator: 'sass',
+      tasks: [{ task_id: 'a', share_ppm: 600_000 }, { task_id: 'b', share_ppm: 300_000 }],
+      left: [],
+      sentence: '2 of 3 kernels go to sass',
+    }
+    const predicted = (refined: boolean, duration: number): FeedEvent => ({
+      type: 'KernelsPredicted',
+      run_id: 'r1',
+      config_id: 'c1',
+      refined,
+      rows: rows({ task_id: ['a'], launch_count: [1], duration_ns: [duration], p90_ns: [duration], refinement: [refined ? 'taken:tighter_interval' : null] }),
+    })
+    const accuracy = (refined: boolean) => ({ ...ACCURACY, refined }) satisfies FeedEvent
+    const half = folded(refining, simulated(['a', 'b', 'c'], [5, 6, 7]), predicted(false, 5), accuracy(false), chosen, simulated(['a'], [3], 'sass'))
+    expect(only(half).results.size).toBe(3)
+    expect(only(half).refinement).toMatchObject({ failedCount: 0, sentence: '2 of 3 kernels go to sass' })
+    expect([...(only(half).refinement?.done ?? [])]).toEqual(['a'])
+    expect(only(half).isRefined).toBe(false)
+    const whole = applyAll(half, [simulated(['b'], [null], 'sass'), predicted(true, 3), accuracy(true), predicted(false, 5), accuracy(false)])
+    expect(only(whole)).toMatchObject({ isRefined: true, refinement: { failedCount: 1, takenCount: 1 } })
+    expect(only(whole).predicted?.[0]?.durationNs).toBe(3)
   })
 
   it('counts progress by the time of the tasks that have a result, not by their number', () => {

@@ -9,6 +9,8 @@ export interface Run {
   readonly runId: string
   readonly status: RunStatus
   readonly simulator: string
+  /** The simulator that kernels are refined with; '' where the first answer is the last. */
+  readonly refineWith: string
   readonly reason: string
   readonly stateHash: string
   readonly failedCount: number
@@ -54,6 +56,19 @@ export interface Config {
   readonly assumptions: readonly string[]
   readonly request: PredictedRequest | null
   readonly accuracy: Accuracy | null
+  readonly refinement: ConfigRefinement | null
+  /** The answer that is shown rests on refined kernels, where those stand. */
+  readonly isRefined: boolean
+}
+
+/** Which kernels of a config are simulated again, and how far that is. */
+export interface ConfigRefinement {
+  /** Share of the steps' variance per task, largest first. */
+  readonly chosen: ReadonlyMap<string, Ratio>
+  readonly done: ReadonlySet<string>
+  readonly failedCount: number
+  readonly takenCount: number
+  readonly sentence: string
 }
 
 export interface PredictedKernel {
@@ -96,6 +111,7 @@ export function emptyRun(runId: string): Run {
     runId,
     status: 'unknown',
     simulator: '',
+    refineWith: '',
     reason: '',
     stateHash: '',
     failedCount: 0,
@@ -172,17 +188,30 @@ export function applyEvent(run: Run, event: FeedEvent | null): Run {
     case 'RunCancelled':
       return run.status === 'running' || run.status === 'unknown' ? { ...run, status: 'cancelled' } : run
     case 'KernelsSimulated':
-      return withConfig(run, event.config_id, (config) => withResults(config, simulatedRows(event)))
+      return withConfig(run, event.config_id, (config) =>
+        event.simulator === run.refineWith ? withRefined(config, simulatedRows(event)) : withResults(config, simulatedRows(event)),
+      )
+    case 'RefinementChosen': {
+      const chosen = new Map(event.tasks.map((task) => [task.task_id, ratioOfPpm(task.share_ppm)]))
+      return withConfig(run, event.config_id, (config) => ({
+        ...config,
+        refinement: { ...(config.refinement ?? NOT_REFINED), chosen, sentence: event.sentence },
+      }))
+    }
     case 'KernelsPredicted': {
       const predicted = predictedKernels(event)
-      return withConfig(run, event.config_id, (config) => ({ ...config, predicted }))
+      return withAnswer(run, event, (config) => ({
+        ...config,
+        predicted,
+        refinement: event.refined && config.refinement ? { ...config.refinement, takenCount: takenCount(event) } : config.refinement,
+      }))
     }
     case 'StepsPredicted': {
       const steps = predictedSteps(event)
-      return withConfig(run, event.config_id, (config) => ({ ...config, assumptions: [...event.assumptions].sort(), steps }))
+      return withAnswer(run, event, (config) => ({ ...config, assumptions: [...event.assumptions].sort(), steps }))
     }
     case 'RequestPredicted':
-      return withConfig(run, event.config_id, (config) => ({
+      return withAnswer(run, event, (config) => ({
         ...config,
         request: {
           request: event.request,
@@ -195,8 +224,9 @@ export function applyEvent(run: Run, event: FeedEvent | null): Run {
         },
       }))
     case 'AccuracyMeasured':
-      return withConfig(run, event.config_id, (config) => ({
+      return withAnswer(run, event, (config) => ({
         ...config,
+        isRefined: config.isRefined || event.refined,
         accuracy: {
           kernelCount: event.kernel_count,
           median: ratioOrNull(event.median_ape_ppm),
@@ -250,6 +280,7 @@ export const FOLDED_TYPES: readonly FeedEvent['type'][] = [
   'StepsPredicted',
   'RequestPredicted',
   'AccuracyMeasured',
+  'RefinementChosen',
   'RunCompleted',
   'RunFailed',
 ]
@@ -265,8 +296,11 @@ function requested(run: Run, event: RunRequested): Run {
     assumptions: [],
     request: null,
     accuracy: null,
+    refinement: null,
+    isRefined: false,
   }))
-  return { ...run, status: run.status === 'unknown' ? 'running' : run.status, simulator: event.simulator, configs }
+  const status = run.status === 'unknown' ? 'running' : run.status
+  return { ...run, status, simulator: event.simulator, refineWith: event.refine?.simulator ?? '', configs }
 }
 
 function withTrace(run: Run, changes: Partial<Trace>): Run {
@@ -297,6 +331,13 @@ function withConfig(run: Run, configId: string, change: (config: Config) => Conf
     configs: run.configs.map((config) => (config.spec.config_id === configId ? change(config) : config)),
   }
 }
+
+/** A first answer that is said again, after a crash, does not undo the second one. */
+function withAnswer(run: Run, event: { readonly config_id: string; readonly refined: boolean }, change: (config: Config) => Config): Run {
+  return withConfig(run, event.config_id, (config) => (config.isRefined && !event.refined ? config : change(config)))
+}
+
+const NOT_REFINED: ConfigRefinement = { chosen: new Map(), done: new Set(), failedCount: 0, takenCount: 0, sentence: '' }
 
 /** What an event's rows say, read once: a moment is folded again each time one comes to it. */
 function remembered<Event extends object, Value>(read: (event: Event) => Value): (event: Event) => Value {
@@ -352,6 +393,22 @@ function withResults(
   })
   return { ...config, results, failedCount }
 }
+
+function withRefined(config: Config, { taskIds, durations }: ReturnType<typeof simulatedRows>): Config {
+  const before = config.refinement ?? NOT_REFINED
+  const done = new Set(before.done)
+  let failedCount = before.failedCount
+  taskIds.forEach((taskId, row) => {
+    if (done.has(taskId)) return
+    done.add(taskId)
+    if (durations[row] == null) failedCount += 1
+  })
+  return { ...config, refinement: { ...before, done, failedCount } }
+}
+
+const takenCount = remembered(
+  ({ rows }: Of<'KernelsPredicted'>) => rows.texts('refinement').filter((verdict) => verdict.startsWith('taken:')).length,
+)
 
 function estimate(said: EstimateNs): Estimate {
   return { value: msOfNs(ns(said.value_ns)), p10: msOfNs(ns(said.p10_ns)), p90: msOfNs(ns(said.p90_ns)) }

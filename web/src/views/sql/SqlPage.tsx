@@ -89,7 +89,7 @@ export function SqlPage() {
         <div className={styles.result}>
           {answer && (view === 'grid' ? <Grid key={asked.submittedAt} rows={answer.rows} /> : <QuickChart rows={answer.rows} />)}
           {asked.isIdle && (
-            <Empty>One SELECT over traces, runs, configs, kernels, families and steps. It runs on a copy, with limits of its own: nothing here can break anything.</Empty>
+            <Empty>One SELECT over traces, runs, configs, kernels, simulations, families and steps. It runs on a copy, with limits of its own: nothing here can break anything.</Empty>
           )}
         </div>
       </div>
