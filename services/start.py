@@ -9,11 +9,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from services.runtime.settings import BadSetting, Settings
+
+if TYPE_CHECKING:  # what is imported here is compiled
+    from services.simworker.simulators.sass.simulator import Progress
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,11 +51,20 @@ def add_sass_arguments(parser: argparse.ArgumentParser) -> None:
         default="sass",
         help="sass: the built-in one; accelsim: your own installation, found through CASCADE_ACCELSIM; both: compared",
     )
+    parser.add_argument(
+        "--sample",
+        choices=("off", "waves", "sms", "kernels", "auto"),
+        default="off",
+        help="simulate a part of each kernel and say so beside it: waves of thread blocks until they are steady, 16 of "
+        "the SMs, each of several equal kernels twice; auto: waves and kernels (docs/sampling.md has their errors)",
+    )
     parser.add_argument("--jobs", type=_positive, default=1, metavar="N", help="processes of Accel-Sim at once")
     parser.add_argument("--time-limit", type=_positive, default=3600, metavar="S", help="seconds per Accel-Sim kernel")
     parser.add_argument("--memory-limit", type=_positive, default=8192, metavar="MIB", help="per Accel-Sim process")
     parser.add_argument(
-        "--log", action="store_true", help="print Accel-Sim's own lines as they come, to standard error"
+        "--log",
+        action="store_true",
+        help="print Accel-Sim's own lines as they come, and how far a kernel is, to standard error",
     )
 
 
@@ -72,7 +84,17 @@ def sass(arguments: argparse.Namespace, settings: Settings) -> int:
         reports = []
         if arguments.simulator != "accelsim":
             kept = settings.home / "sass"
-            reports.append(simulate_folder(arguments.traces, arguments.config, time.process_time, kept))
+            watch = _shown(sys.stderr) if sys.stderr.isatty() or arguments.log else None
+            reports.append(
+                simulate_folder(
+                    arguments.traces,
+                    arguments.config,
+                    time.process_time,
+                    kept,
+                    sample=arguments.sample,
+                    watch=watch,
+                )
+            )
         if arguments.simulator != "sass":
             reports.append(_by_accelsim(arguments, settings))
     except BadInput as error:
@@ -92,6 +114,20 @@ def sass(arguments: argparse.Namespace, settings: Settings) -> int:
         if "error" in kernel:
             print(f"cascade: {kernel['error']}", file=sys.stderr)
     return 2 if any(kernel["cycles"] is None for kernel in kernels) else 0
+
+
+def _shown(out: TextIO) -> Callable[[Progress], None]:
+    """Writes how far a kernel is, at most once a second; on a terminal over the line before."""
+    last_s = time.monotonic()
+    end = "\r" if out.isatty() else "\n"
+
+    def show(progress: Progress) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= 1:
+            last_s = time.monotonic()
+            print(f"{progress.line():<79}", end=end, file=out, flush=True)
+
+    return show
 
 
 def _by_accelsim(arguments: argparse.Namespace, settings: Settings) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def sass_table(report: Report) -> RenderableType:
         moved = (kernel["dram_read_bytes"] + kernel["dram_write_bytes"]) / 1e6
         table.add_row(
             f"{kernel['name'][:48]} ({kernel['file']})",
-            "deadlock" if kernel["cycles"] is None else f"{kernel['cycles']:,}",
+            "deadlock" if kernel["cycles"] is None else f"{'~' if 'sampled' in kernel else ''}{kernel['cycles']:,}",
             f"{kernel['warp_instructions']:,}",
             "" if kernel["ipc"] is None else f"{kernel['ipc']:.2f}",
             _share(kernel["l1_read_hits"], kernel["l1_read_sectors"]),
@@ -191,7 +191,22 @@ def sass_table(report: Report) -> RenderableType:
         )
     deadlocks = [kernel["deadlock"] for kernel in report["kernels"] if "deadlock" in kernel]
     total = f"{report['cycles']:,} cycles without launch latency; {report['cpu_seconds']:.3f} CPU s"
-    return Group(table, *(Text(line) for line in (*report["warnings"], *deadlocks, total)))
+    return Group(table, *(Text(line) for line in (*report["warnings"], *_sampled_lines(report), *deadlocks, total)))
+
+
+def _sampled_lines(report: Report) -> list[str]:
+    """How many kernels were simulated in part, and what such parts were off where they were measured."""
+    by: dict[str, list[Report]] = {}
+    for kernel in report["kernels"]:
+        if "sampled" in kernel:
+            by.setdefault(kernel["sampled"]["by"], []).append(kernel["sampled"])
+    return [
+        f"~ {len(found)} kernels sampled by {name}: {sum(one['thread_blocks'] for one in found):,} of "
+        f"{sum(one['of_thread_blocks'] for one in found):,} thread blocks; cycles were off by "
+        f"{found[0]['measured_error']['mean']:.1%} on average and {found[0]['measured_error']['worst']:.1%} at most in "
+        f"{found[0]['measured_error']['kernels']} kernels that were simulated whole as well"
+        for name, found in by.items()
+    ]
 
 
 def sass_comparison_table(report: Report) -> RenderableType:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from services.kernels.sass_traces.kernelslist import BadTrace, read_kernelslist
-from services.simworker.simulators.sass.kept import read_or_recall, sweep
+from services.simworker.simulators.sass.kept import sweep
 from services.simworker.simulators.sass.machine import PIPES, Machine, machine_of
 from services.simworker.simulators.sass.options import BadConfig, read_options
-from services.simworker.simulators.sass.simulator import Simulation, compile_core, report_of
+from services.simworker.simulators.sass.sampling import Sampler, sampled_report
+from services.simworker.simulators.sass.simulator import Watch, compile_core
 
 
 class BadInput(ValueError):
@@ -18,9 +19,15 @@ class BadInput(ValueError):
 
 
 def simulate_folder(
-    traces: Path, config: str, cpu_seconds: Callable[[], float], keep: Path | None = None
+    traces: Path,
+    config: str,
+    cpu_seconds: Callable[[], float],
+    keep: Path | None = None,
+    *,
+    sample: str = "off",
+    watch: Watch | None = None,
 ) -> dict[str, Any]:
-    """`cpu_seconds` is the process's CPU clock; `keep` a folder for traces as arrays.
+    """`cpu_seconds` is the process's CPU clock; `keep` a folder for traces as arrays; `sample` one of `sampling.MODES`.
 
     A kernel that cannot be read has an error and no cycles; the others go on, as in processes of their own.
     """
@@ -31,21 +38,22 @@ def simulate_folder(
         raise BadInput(str(error)) from error
     compile_core()
     start = cpu_seconds()
-    simulation = Simulation(machine)
+    sampler = Sampler(machine, sample)
     kernels: list[dict[str, Any]] = []
     warnings: list[str] = []
     for path in listed.files:
         try:
-            trace = read_or_recall(path, keep)
-            kernels.append(report_of(simulation.run(trace)))
+            result, said = sampler.run(path, keep, watch)
+            kernels.append(sampled_report(result))
         except BadTrace as error:
             kernels.append({"name": "", "file": path.name, "cycles": None, "error": str(error)})
             continue
-        warnings += [warning for warning in trace.warnings if warning not in warnings]
+        warnings += [warning for warning in said if warning not in warnings]
     if keep is not None:
         sweep(keep)
     warnings += [f"the config has no {name}; its instructions take 4 cycles" for name in _missed(machine, kernels)]
     return {
+        "sample": sample,
         "kernels": kernels,
         "warnings": warnings,
         "cycles": sum(kernel["cycles"] or 0 for kernel in kernels),

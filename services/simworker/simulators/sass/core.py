@@ -96,7 +96,8 @@ DONE_CTAS: Final = 21
 REQUESTS: Final = 22  # that left an SM
 REQUEST_CYCLES: Final = 23  # until their answers were back
 ROWS_OPENED: Final = 24  # in DRAM
-PIPE_BUSY: Final = 25  # PIPE_COUNT + 1 entries: cycles that sub-cores' pipes were held
+L2_LINES: Final = 25  # that came into L2
+PIPE_BUSY: Final = 26  # PIPE_COUNT + 1 entries: cycles that sub-cores' pipes were held
 TOLD_SIZE: Final = PIPE_BUSY + PIPE_COUNT + 1
 
 # Slots of `Running.clock`.
@@ -114,8 +115,9 @@ CLUSTER: Final = 10  # CTAs
 SAMPLED_WAVES: Final = 11  # at least so many before the rest may be taken for granted; 0: none
 WAVE_BEGAN: Final = 12
 WAVE_CYCLES: Final = 13  # between the last two waves' first CTAs
-WAVE_CHANGE: Final = 14  # of that since the wave before, in thousandths
-CLOCK_SIZE: Final = 15
+LAST_CHANGE: Final = 14  # of that since the wave before, in thousandths
+WAVE_CHANGE: Final = 15  # the larger one of the last two
+CLOCK_SIZE: Final = 16
 
 # Why `simulate` returned.
 ENDED: Final = 0
@@ -337,6 +339,7 @@ def _l2(
             _locate(n, ((held >> DIRTY_BITS) - 1) << 2, home)
             told[DRAM_WRITES] += _count(stale)
             _dram(n, l2, calendars, told, home, time, _count(stale))
+        told[L2_LINES] += 1
         ways[way, TAG] = tag << DIRTY_BITS
         if held != 0:
             for part in range(4):
@@ -593,15 +596,20 @@ def _vacate(n: Numbers, run: Running, slot: int, resident: int, time: int) -> No
 
 
 @inner
-def _wave_is_steady(clock: NDArray[np.int64], time: int, places: int) -> bool:
+def _wave_is_steady(n: Numbers, clock: NDArray[np.int64], told: NDArray[np.int64], time: int, places: int) -> bool:
     """Whether the CTAs from the next one on may be taken for granted; asked where a wave begins."""
     cycles = time - clock[WAVE_BEGAN]
-    before = clock[WAVE_CYCLES]
+    change = abs(cycles - clock[WAVE_CYCLES]) * 1000 // max(cycles, 1)
     clock[WAVE_BEGAN] = time
     clock[WAVE_CYCLES] = cycles
-    waves = clock[NEXT_CTA] // places
-    clock[WAVE_CHANGE] = abs(cycles - before) * 1000 // max(cycles, 1)
-    return bool(clock[SAMPLED_WAVES] > 0 and waves >= clock[SAMPLED_WAVES] and clock[WAVE_CHANGE] < STEADY)
+    clock[WAVE_CHANGE] = max(change, clock[LAST_CHANGE])
+    clock[LAST_CHANGE] = change
+    if clock[SAMPLED_WAVES] == 0 or clock[NEXT_CTA] < clock[SAMPLED_WAVES] * places or clock[WAVE_CHANGE] >= STEADY:
+        return False
+    # A stream that will fill L2 and has not yet goes on faster than it will once lines have to be written back.
+    room = n.channels * n.slices_per_channel * n.l2_sets * n.l2_ways
+    lines = told[L2_LINES]
+    return bool(lines >= 2 * room or 2 * lines * clock[CTA_TOTAL] <= room * clock[NEXT_CTA])
 
 
 @compiled
@@ -684,7 +692,7 @@ def simulate(
             slot = run.launch_queue[launch]
             time = run.launch_time[launch]
             next_cta = clock[NEXT_CTA]
-            if next_cta > 0 and next_cta % places == 0 and _wave_is_steady(clock, time, places):
+            if next_cta > 0 and next_cta % places == 0 and _wave_is_steady(n, clock, told, time, places):
                 clock[CTA_TOTAL] = next_cta
                 break
             sm = slot // resident
@@ -889,7 +897,8 @@ def simulate(
                                                 cta_bulk[peer] = max(cta_bulk[peer], done)
                         unit_of_memory[sm] = last_cycle + 1
                         told[PIPE_BUSY + pipe] += last_cycle - begun + 1
-                    if destination != 0:
+                    # A product is there when its group is, and the next one may add to it before.
+                    if destination != 0 and kind != GMMA:
                         registers[warp, destination] = done
                         from_memory[warp, destination] = is_memory
                     last_back[warp] = max(last_back[warp], done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from services.kernels.sass_traces.header import KernelHeader
-from services.simworker.simulators.sass.reading import KernelTrace, read_kernel
+from services.simworker.simulators.sass.reading import RECORD_BYTES_LIMIT, KernelReader, KernelTrace, open_reader
 
 READER_VERSION = 2  # of what a record means; one more makes all that is kept unused
 KEPT_BYTES_LIMIT = 4 << 30
+MAPPED_BYTES = 1 << 20  # a file of more is mapped, not read
 
 _ARRAYS = (
     ("instructions", np.uint64),
@@ -29,16 +31,42 @@ _ARRAYS = (
 
 
 def read_or_recall(path: Path, folder: Path | None) -> KernelTrace:
-    """A kernel's trace, from `folder` where it was kept there; a fifo cannot be."""
+    """A kernel's trace, from `folder` where it was kept there; a fifo cannot be. Raises BadTrace."""
+    kept = _place(path, folder)
+    if kept is not None and kept.is_file():
+        return _recall(kept)
+    return _read_and_keep(open_reader(path), kept, None)
+
+
+def recall_or_open(
+    path: Path,
+    folder: Path | None,
+    is_read_in_parts: Callable[[KernelHeader], bool] = lambda _: False,
+    check: Callable[[], None] | None = None,
+) -> KernelTrace | KernelReader:
+    """The same, but a kernel that takes too much memory, or that nobody needs whole, is left to its reader."""
+    kept = _place(path, folder)
+    if kept is not None and kept.is_file():
+        return _recall(kept)
+    reader = open_reader(path)
+    if is_read_in_parts(reader.header):
+        return reader
+    reader.read(byte_limit=RECORD_BYTES_LIMIT, check=check)
+    return _read_and_keep(reader, kept, check) if reader.is_complete else reader
+
+
+def _place(path: Path, folder: Path | None) -> Path | None:
     if folder is None or not path.is_file():
-        return read_kernel(path)
+        return None
     status = path.stat()
     said = f"{READER_VERSION} {path.absolute()} {status.st_size} {status.st_mtime_ns}"
-    kept = folder / hashlib.sha256(said.encode()).hexdigest()[:32]
-    if kept.is_file():
-        return _recall(kept)
-    trace = read_kernel(path)
-    if trace.instructions.nbytes + trace.memory.nbytes < KEPT_BYTES_LIMIT // 8:
+    return folder / hashlib.sha256(said.encode()).hexdigest()[:32]
+
+
+def _read_and_keep(reader: KernelReader, kept: Path | None, check: Callable[[], None] | None) -> KernelTrace:
+    reader.read(check=check)
+    trace = reader.trace()
+    if kept is not None and trace.instructions.nbytes + trace.memory.nbytes < KEPT_BYTES_LIMIT // 8:
         _keep(trace, kept)
     return trace
 
@@ -66,8 +94,10 @@ def _keep(trace: KernelTrace, kept: Path) -> None:
 
 
 def _recall(kept: Path) -> KernelTrace:
-    # A writable array, as a fresh trace's are: read-only ones would be another type, compiled for anew.
-    raw = np.fromfile(kept, np.uint8)
+    # A writable array, as a fresh trace's are: read-only ones would be another type, compiled for anew. Of a large file
+    # only what is asked for is read: a sample's thread blocks.
+    is_large = kept.stat().st_size > MAPPED_BYTES
+    raw = np.asarray(np.memmap(kept, np.uint8, "c")) if is_large else np.fromfile(kept, np.uint8)
     size = int.from_bytes(raw[:8].tobytes(), "little")
     facts = json.loads(raw[8 : 8 + size].tobytes())
     at = 8 + size

@@ -89,7 +89,9 @@ STATE_SIZE: Final = 18
 SHARED_APERTURE_BITS: Final = 24  # of a CTA's own window: what lies beyond belongs to others of its cluster
 
 SPARE_RECORDS: Final = 8
-SPARE_MEMORY: Final = 80  # words one line may need: 32 lanes of 16 bytes touch at most 64 sectors
+BULK_LIMIT: Final = 1 << 20  # bytes of one copy: more than any SM's shared memory
+RUN_LIMIT: Final = 124  # sectors of a run: whole lines, in 7 bits
+SPARE_MEMORY: Final = 66 + (BULK_LIMIT >> 5) // RUN_LIMIT  # words one line may need: its runs, one per lane or limit
 
 SEEN: Final = 2048  # entries of `Known`
 SEEN_BYTES: Final = 64
@@ -516,7 +518,7 @@ def read_lines(
                     at = _skip_spaces(text, at)
                 state[AT] = at
                 step, at = _decimal(text, at)
-                if at < 0 or step < 0 or step > 1 << 20:
+                if at < 0 or step < 0 or step > BULK_LIMIT:
                     why = BAD_WIDTH
                     break
                 at = _skip_spaces(text, at)
@@ -768,10 +770,16 @@ def _runs(lanes: NDArray[np.int64], count: int, width: int, memory: NDArray[np.u
             end = max(end, value + size)
             continue
         whole = covered and begin & 31 == 0 and end & 31 == 0
-        length = min(((end - 1) >> 5) - (begin >> 5) + 1, 127)
-        runs += 1
-        memory[at + runs] = np.uint64(((begin >> 5) << 8) | (0 if whole else PARTIAL) | length)
+        first = begin >> 5
+        length = ((end - 1) >> 5) - first + 1
         sectors += length
+        while length > RUN_LIMIT:
+            runs += 1
+            memory[at + runs] = np.uint64((first << 8) | (0 if whole else PARTIAL) | RUN_LIMIT)
+            first += RUN_LIMIT
+            length -= RUN_LIMIT
+        runs += 1
+        memory[at + runs] = np.uint64((first << 8) | (0 if whole else PARTIAL) | length)
         begin = value
         end = value + size
         covered = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from services.kernels.sass_traces.kernelslist import BadTrace
 from services.simworker.simulators.sass import lines
 from services.simworker.simulators.sass.opcodes import UnknownOpcode, describe
 from services.simworker.simulators.sass.state import Code
+
+RECORD_BYTES_LIMIT = 256 << 20
+"""Of a kernel's records in memory; what is done of a larger one is let go, but for the warps that still run."""
 
 _SLOTS = 4096  # of the opcode table; an architecture has some hundred spellings
 
@@ -43,9 +46,33 @@ class KernelTrace:
     def cta_count(self) -> int:
         return len(self.cta_warp) - 1
 
+    def only(self, ctas: NDArray[np.int64]) -> KernelTrace:
+        """The kernel with some of its thread blocks, in the same order; its header stays as it is."""
+        warps = _ranges(self.cta_warp[ctas], self.cta_warp[ctas + 1])
+        return replace(
+            self,
+            instructions=self.instructions[_ranges(self.warp_start[warps], self.warp_start[warps + 1])],
+            memory=self.memory[_ranges(self.warp_memory[warps], self.warp_memory[warps + 1])],
+            warp_start=_starts(self.warp_start[warps + 1] - self.warp_start[warps]),
+            warp_memory=_starts(self.warp_memory[warps + 1] - self.warp_memory[warps]),
+            warp_index=self.warp_index[warps],
+            cta_warp=_starts(self.cta_warp[ctas + 1] - self.cta_warp[ctas]),
+            cta_rank=self.cta_rank[ctas],
+        )
+
     @property
     def code(self) -> Code:
         return Code(self.instructions, self.memory, self.warp_start, self.warp_memory, self.cta_warp, self.cta_rank)
+
+
+def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+
+def _ranges(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """begin, begin + 1, … of each range, one after the other."""
+    lengths = ends - begins
+    return np.repeat(begins - _starts(lengths)[:-1], lengths) + np.arange(int(lengths.sum()))
 
 
 class _Vocabulary:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from cascade_schemas.gpu import GpuSpec
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 
 from services.kernels.sass_traces.kernelslist import BadTrace
 from services.kernels.work import WorkTable
-from services.runtime.executor import InThreads
+from services.runtime.executor import Cancelled, InThreads
 from services.simworker.simulators.base import BOUNDS, FAILED_NS, Z90, Predictions
 
 SIGMA = 0.35
@@ -38,43 +40,73 @@ class SassSimulator:
         self._thread_count = thread_count
         self._prepare = prepare
         self._keep = keep
+        self._withdrawn = threading.Event()  # of the call that is under way
 
     def simulate(self, work: WorkTable, gpus: Sequence[GpuSpec]) -> Predictions:
-        """Refuses tasks without a trace, and traces that cannot run, each with its reason."""
+        """Refuses tasks without a trace, and traces that cannot run, each with its reason. Cancelled after `cancel`."""
+        withdrawn = self._withdrawn = threading.Event()
         digests = [str(digest) for digest in work.text("sass")]
         table = _Table(len(gpus), len(digests))
         if any(digests):
             self._prepare()
+        same: dict[bytes, int] = {}
         for task, digest in enumerate(digests):
             if not digest:
                 table.refuse(task, "no_sass_trace")
             else:
-                self._simulate(task, digest, gpus, table)
+                self._simulate(task, digest, gpus, table, same, withdrawn)
         return table.predictions(self._log_of(table, gpus))
 
-    def _simulate(self, task: int, digest: str, gpus: Sequence[GpuSpec], table: _Table) -> None:
+    def cancel(self) -> None:
+        """End what is simulated now, within its kernel; called from another thread."""
+        self._withdrawn.set()
+
+    def _simulate(
+        self,
+        task: int,
+        digest: str,
+        gpus: Sequence[GpuSpec],
+        table: _Table,
+        same: dict[bytes, int],
+        withdrawn: threading.Event,
+    ) -> None:
         # Late: what is imported here is compiled, and most runs never ask for it.
         from services.simworker.simulators.sass.generated import machine_of_gpu  # noqa: PLC0415
-        from services.simworker.simulators.sass.kept import read_or_recall  # noqa: PLC0415
+        from services.simworker.simulators.sass.kept import recall_or_open  # noqa: PLC0415
+        from services.simworker.simulators.sass.reading import KernelReader, open_reader  # noqa: PLC0415
+        from services.simworker.simulators.sass.sampling import digest_of  # noqa: PLC0415
         from services.simworker.simulators.sass.simulator import Simulation, report_of  # noqa: PLC0415
 
+        def watch(_: object = None) -> None:
+            if withdrawn.is_set():
+                raise Cancelled("the run was cancelled")
+
         try:
-            trace = read_or_recall(self._open_artifact(digest), self._keep)
+            path = self._open_artifact(digest)
+            trace = recall_or_open(path, self._keep, check=watch)
         except (BadTrace, LookupError) as error:
             table.refuse(task, f"sass_trace_unusable: {error}")
             return
+        if not isinstance(trace, KernelReader):
+            # Every kernel finds cold caches, so that equal ones take equal time.
+            first = same.setdefault(digest_of(trace), task)
+            if first != task:
+                table.repeat(first, task)
+                return
 
         def on(config: int) -> None:
             gpu = gpus[config]
             try:
-                result = Simulation(machine_of_gpu(gpu)).run(trace)
+                # A kernel that is read as it goes on is read for each config.
+                source = open_reader(path) if isinstance(trace, KernelReader) else trace
+                result = Simulation(machine_of_gpu(gpu)).run(source, watch)
             except BadTrace as error:
                 table.refuse(task, f"does_not_fit: {error}", config)
                 return
             if result.cycles is None:
                 table.refuse(task, f"deadlock: {result.deadlock}", config)
                 return
-            table.fill(config, task, gpu, report_of(result), _reason(trace.header.binary_version, gpu))
+            table.fill(config, task, gpu, report_of(result), _reason(result.header.binary_version, gpu))
 
         executor = InThreads(self._thread_count)
         try:
@@ -109,6 +141,14 @@ class _Table:
     def refuse(self, task: int, reason: str, config: int | None = None) -> None:
         for row in range(len(self.reason)) if config is None else (config,):
             self.reason[row][task] = reason
+
+    def repeat(self, first: int, task: int) -> None:
+        """A task has what an equal one has."""
+        columns: list[NDArray[Any]] = [self.duration_ns, *self.parts.values(), self.cycles, self.bound]
+        for column in columns:
+            column[:, task] = column[:, first]
+        for reasons in self.reason:
+            reasons[task] = reasons[first]
 
     def fill(self, config: int, task: int, gpu: GpuSpec, report: dict[str, object], reason: str) -> None:
         cycles = _number(report, "cycles")

@@ -13,7 +13,7 @@ from services.kernels.sass_traces.header import KernelHeader
 from services.kernels.sass_traces.kernelslist import BadTrace
 from services.simworker.simulators.sass import core
 from services.simworker.simulators.sass.machine import PIPES, Machine, machine_of
-from services.simworker.simulators.sass.reading import KernelReader, KernelTrace, read_text
+from services.simworker.simulators.sass.reading import RECORD_BYTES_LIMIT, KernelReader, KernelTrace, read_text
 from services.simworker.simulators.sass.state import (
     CLUSTER_LIMIT,
     Code,
@@ -38,9 +38,6 @@ SMALLEST = {
 """Options of a machine that is only there to compile for."""
 
 
-RECORD_BYTES_LIMIT = 256 << 20
-"""Of a kernel's records in memory; what is done of a larger one is let go, but for the warps that still run."""
-
 PAUSE_WORK = 100_000
 """Instructions between two looks at whether anyone still wants the result: a sixth of a second where all wait for DRAM,
 a fiftieth where all compute. Eight requests count as an instruction."""
@@ -55,6 +52,15 @@ class Progress:
     cta_count: int
     cycles: int
     warp_instructions: int
+
+    def line(self) -> str:
+        """For whoever waits; nothing is done while a kernel is read."""
+        if self.cta_count == 0:
+            return f"{self.file}: is read"
+        return (
+            f"{self.file}: {self.ctas_done:,} of {self.cta_count:,} thread blocks, {self.cycles:,} cycles, "
+            f"{self.warp_instructions:,} warp instructions"
+        )
 
 
 Watch = Callable[[Progress], None]
@@ -123,7 +129,7 @@ class Simulation:
             self._l2 = fresh_l2(machine)
         places = machine.sm_count * resident
         if isinstance(source, KernelReader):
-            source.read(places + 2 * CLUSTER_LIMIT, check=_check(watch, source.file))
+            source.read(places + 2 * CLUSTER_LIMIT, check=reading_check(watch, source.file))
         code, cta_count, first_cta = _code_of(source)
         numbers = numbers_of(machine, machine.l1_ways_beside(resident * header.shared_memory_bytes))
         width = max(int(np.diff(code.cta_warp).max()), header.warps_per_cta if cta_count > len(code.cta_rank) else 0)
@@ -188,7 +194,8 @@ def _code_of(source: KernelTrace | KernelReader) -> tuple[Code, int, int]:
     return source.code, source.cta_count, 0
 
 
-def _check(watch: Watch | None, file: str) -> Callable[[], None] | None:
+def reading_check(watch: Watch | None, file: str) -> Callable[[], None] | None:
+    """For a reader: nothing has been simulated yet, and nobody may want it any more."""
     return None if watch is None else lambda: watch(Progress(file, 0, 0, 0, 0))
 
 
@@ -207,7 +214,7 @@ def _read_on(reader: KernelReader, run: Running, places: int, watch: Watch | Non
         for warp, span in zip(live, reader.let_go(int(run.clock[core.NEXT_CTA]), spans), strict=True):
             run.pc[warp], run.end[warp], run.memory_at[warp], run.memory_end[warp] = span
     wanted = int(run.clock[core.NEXT_CTA]) + max(int(run.clock[core.LAUNCHES]), places)
-    reader.read(wanted, check=_check(watch, reader.file))
+    reader.read(wanted, check=reading_check(watch, reader.file))
 
 
 def _cluster_size(file: str, code: Code, cta_count: int, resident: int, machine: Machine) -> int:
