@@ -251,12 +251,13 @@ def _limits(row: Mapping[str, Any], gpu: GpuSpec, work: Work, taken: Explanation
     )
     lines.append(_line("add", "launch floor", value=limits["launch"], source=_constants(taken, is_own=is_own)))
     if is_own and taken.factor != 1:
+        how = "by boosted trees over its sizes" if taken.is_by_trees else "interpolated over shapes"
         lines.append(
             _line(
                 "multiply",
                 "what measured tables say beyond the form",
                 factor=taken.factor,
-                source=f"residual table of {taken.form} {taken.variant}, interpolated over shapes",
+                source=f"residual table of {taken.form} {taken.variant}, {how}",
             )
         )
     return lines

@@ -207,3 +207,10 @@ def test_every_figure_of_every_gpu_names_its_source():
             if isinstance(value, int) and not (name == "copy_bytes_per_s" and value == 0)
         }
         assert figures <= set(named), gpu
+
+
+@pytest.mark.parametrize(("family", "words"), [("moe_gemm", "by boosted trees"), ("gemm", "interpolated")])
+def test_the_tables_line_says_how_the_table_speaks(store, family, words):
+    found = receipt(store, ANALYTIC, RUN, CONFIGS[1].config_id, TASKS[family].task_id)
+    (line,) = [line for line in found["lines"] if "tables say" in line["label"]]
+    assert words in line["source"]

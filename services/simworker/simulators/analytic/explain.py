@@ -9,12 +9,14 @@ from cascade_schemas.gpu import GpuSpec
 
 from services.kernels.work import WorkTable
 from services.simworker.simulators.analytic.columns import GpuColumns
+from services.simworker.simulators.analytic.forest import Forest
 from services.simworker.simulators.analytic.simulator import (
     AnalyticSimulator,
     _compute,
     _parts,
     _Prepared,
     limits_of,
+    table_for,
 )
 from services.simworker.simulators.quantities import Quantities, quantities
 
@@ -31,6 +33,7 @@ class Explanation:
     total_ns: float
     limits_ns: dict[str, float]  # tensor, dram, l2, issue, launch: what each alone would take
     factor: float  # what the GPU's own table says beyond the form; 1 where there is none
+    is_by_trees: bool  # the factor: by boosted trees, else from a grid
     forward_ns: int  # total · factor, rounded: what the simulator says
     form_sigma: float  # of ln(measured ÷ predicted) on rows left out of the fit
     work: Quantities
@@ -48,6 +51,7 @@ def explain(simulator: AnalyticSimulator, work: WorkTable, gpu: GpuSpec) -> Expl
     one = slice(0, 1)
     after, sigma = _compute(constants, part, ready, columns, one, one)
     learned = ready.residual_row
+    table = table_for(constants, part.form, ready.variants[0], gpu, ready.groups[0])
     factor = float(np.exp(ready.residual_ln[learned, one])[0, 0]) if learned.any() else 1.0
     return Explanation(
         form=part.form,
@@ -56,6 +60,7 @@ def explain(simulator: AnalyticSimulator, work: WorkTable, gpu: GpuSpec) -> Expl
         total_ns=float(before.total[0, 0]) * 1e3,
         limits_ns={name: float(getattr(before, name)[0, 0]) * 1e3 for name in LIMITS},
         factor=factor,
+        is_by_trees=isinstance(table, Forest),
         forward_ns=max(int(np.rint(after.total[0, 0] * 1e3)), 1),
         form_sigma=float(sigma[0, 0]),
         work=quantities(work),
