@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -37,7 +38,7 @@ from services.runtime.reactor import Reactor
 from services.runtime.settings import Settings
 from services.runtime.whatif import WhatIf
 from services.simworker.reactor import Simworker
-from services.simworker.simulators.base import KernelSimulator
+from services.simworker.simulators.base import KernelSimulator, Selective
 
 log = logging.getLogger("cascade")
 
@@ -200,6 +201,7 @@ class Embedded:
         _sweep(settings.home)
         self.settings = settings
         self.simulators = tuple(simulators)
+        self._known = simulators
         self.now_ms = now_ms
         self.listeners: list[Callable[[Sequence[AnyEvent]], None]] = []
         self.log = open_log(settings.home / "events.sqlite")
@@ -243,9 +245,11 @@ class Embedded:
             own = fast if name == "simworker" else {name: simulators[name], "roofline": simulators["roofline"]}
             read = tuple(fast) if name == "simworker" else (name,)
             per_read = _RECORDS_PER_READ if name == "simworker" else 1
+            worker = Simworker(own, worker="embedded", now_ms=self.now_ms, cache=self.artifacts, say=self.publish)
+            self.listeners.append(partial(_withdraw, worker))
             yield LogService(
                 name if name == "simworker" else f"simworker-{name}",
-                Simworker(own, worker="embedded", now_ms=self.now_ms, cache=self.artifacts),
+                worker,
                 (
                     Subscription("runs", cancelled, cancelled),
                     *(
@@ -353,8 +357,17 @@ class Embedded:
                 f"trace {trace_id} has no SASS trace of any kernel, so {refine.simulator} has nothing to refine; import"
                 " the profile together with the folder of SASS traces of the same job"
             )
+        self._check_gpus(request)
         self.publish([request])
         return run_id
+
+    def _check_gpus(self, request: RunRequested) -> None:
+        for name in (request.simulator, request.refine.simulator if request.refine else ""):
+            simulator = self._known.get(name)
+            if isinstance(simulator, Selective):
+                for config in request.configs:
+                    if why := simulator.obstacle(config.gpu):
+                        raise admission.BadRequest(why)
 
     def cancel_run(self, run_id: str) -> None:
         """Withdraw a run; one that has ended stays as it is. Raises UnknownRun."""
@@ -453,6 +466,13 @@ def fold(records: Iterable[StoredRecord]) -> Store:
                 aggregator.restore(event)
     store.commit(aggregator.taken_rows(), {})
     return store
+
+
+def _withdraw(worker: Simworker, events: Sequence[AnyEvent]) -> None:
+    """A worker in the middle of a kernel hears at once who wants it no more; in its turn it reads it in the log."""
+    for event in events:
+        if isinstance(event, RunCancelled):
+            worker.restore(event)
 
 
 def _sweep(home: Path) -> None:

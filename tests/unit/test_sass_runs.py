@@ -1,6 +1,8 @@
 """SASS traces as a run: imported, matched to a profile's kernels, simulated on any GPU, and refused with a reason."""
 
 import lzma
+import threading
+import time
 
 import pytest
 
@@ -8,6 +10,7 @@ pytest.importorskip("numba", reason="pip install -r infra/requirements/sass.txt"
 
 from cascade_schemas.gpu import load_gpu
 
+from services.aggregator import queries
 from services.cli import main
 from services.runtime.embedded import Embedded
 from services.runtime.engine import ImportOptions, Refused
@@ -154,6 +157,57 @@ def test_a_cut_kernel_fails_alone_and_says_where(engine, folder):
     rows = engine.sql("select reason from simulated_kernels where duration_ns is null", 10).rows
     assert len(rows) == 1
     assert "so it was cut" in rows[0]["reason"]
+
+
+def test_equal_kernels_of_a_run_are_simulated_once(engine, folder, monkeypatch):
+    text = (folder / "kernel-1.traceg").read_text()
+    (folder / "kernel-3.traceg").write_text(
+        text.replace("vectorAdd", "vectorMul").replace("kernel id = 1", "kernel id = 3")
+    )
+    (folder / "kernelslist.g").write_text("kernel-1.traceg\nkernel-2.traceg.xz\nkernel-3.traceg\n")
+    simulated = []
+    run = Simulation.run
+
+    def counted(self, source, *others):
+        simulated.append(source.file)
+        return run(self, source, *others)
+
+    monkeypatch.setattr(Simulation, "run", counted)
+    report = engine.import_files(files(folder), ImportOptions())
+    run_id = engine.start_run(report["trace_id"], ["h100_sxm"], "sass")
+    assert engine.wait_run(run_id)["status"] == "completed"
+    assert len([file for file in simulated if file != "text"]) == 2  # the text is what the core is compiled with
+    rows = engine.sql("select name, duration_ns, p10_ns, bound, reason from kernels order by name", 10).rows
+    assert [row["name"] for row in rows] == ["load", "vectorAdd", "vectorMul"]
+    assert {**rows[1], "name": ""} == {**rows[2], "name": ""}
+
+
+def test_a_cancelled_run_ends_within_its_kernel(engine, folder, monkeypatch):
+    """The kernel goes on for ever, unless somebody asks for the run's end."""
+    report = engine.import_files(files(folder), ImportOptions())
+    began, ended = threading.Event(), threading.Event()
+    run = Simulation.run
+
+    def endless(self, source, watch=None):
+        if watch is None:  # what the core is compiled with
+            return run(self, source)
+        began.set()
+        try:
+            while True:
+                watch(None)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(Simulation, "run", endless)
+    embedded = engine.embedded
+    embedded.start()
+    embedded.request_run("1234", report["trace_id"], ["h100_sxm", "a100_sxm_80gb"], simulator="sass")
+    assert began.wait(60)
+    deadline_s = time.monotonic() + 60
+    while queries.run_status(embedded.store, "1234") is None and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    embedded.cancel_run("1234")
+    assert ended.wait(2)
 
 
 def test_the_command_takes_the_folder_and_calls_the_trace_by_its_name(folder, tmp_path, capsys, monkeypatch):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from cascade_schemas.gpu import GpuSpec
@@ -17,11 +19,15 @@ from services.kernels.work import WorkTable
 from services.runtime.executor import Cancelled, InThreads
 from services.simworker.simulators.base import BOUNDS, FAILED_NS, Z90, Predictions
 
+if TYPE_CHECKING:  # what is imported here is compiled
+    from services.simworker.simulators.sass.simulator import KernelResult
+
 SIGMA = 0.35
 """Of ln(hardware ÷ simulated). Published errors of stock Accel-Sim against hardware are 13 to 32 % on average (its own
 release notes for H100, arXiv 2503.20481 for Ampere); we add ours against it. No trace of ours has a measured time."""
 
 SECTOR_BYTES = 32
+_RESULTS_REMEMBERED = 4096
 _BOUND_SHARE = 0.5  # of the kernel's time that a limit must explain to be called what binds it
 
 
@@ -29,7 +35,7 @@ class SassSimulator:
     """Each launch alone, with cold caches. Cycles become time at the boost clock; the machine is the datasheet's."""
 
     name = "sass"
-    version = "1"
+    version = "2"
     calibration_digest = ""
 
     def __init__(
@@ -41,6 +47,7 @@ class SassSimulator:
         self._prepare = prepare
         self._keep = keep
         self._withdrawn = threading.Event()  # of the call that is under way
+        self._results: dict[tuple[bytes, str], KernelResult] = {}  # by digest of the records, and GPU
 
     def simulate(self, work: WorkTable, gpus: Sequence[GpuSpec]) -> Predictions:
         """Refuses tasks without a trace, and traces that cannot run, each with its reason. Cancelled after `cancel`."""
@@ -49,12 +56,11 @@ class SassSimulator:
         table = _Table(len(gpus), len(digests))
         if any(digests):
             self._prepare()
-        same: dict[bytes, int] = {}
         for task, digest in enumerate(digests):
             if not digest:
                 table.refuse(task, "no_sass_trace")
             else:
-                self._simulate(task, digest, gpus, table, same, withdrawn)
+                self._simulate(task, digest, gpus, table, withdrawn)
         return table.predictions(self._log_of(table, gpus))
 
     def cancel(self) -> None:
@@ -67,7 +73,6 @@ class SassSimulator:
         digest: str,
         gpus: Sequence[GpuSpec],
         table: _Table,
-        same: dict[bytes, int],
         withdrawn: threading.Event,
     ) -> None:
         # Late: what is imported here is compiled, and most runs never ask for it.
@@ -87,19 +92,20 @@ class SassSimulator:
         except (BadTrace, LookupError) as error:
             table.refuse(task, f"sass_trace_unusable: {error}")
             return
-        if not isinstance(trace, KernelReader):
-            # Every kernel finds cold caches, so that equal ones take equal time.
-            first = same.setdefault(digest_of(trace), task)
-            if first != task:
-                table.repeat(first, task)
-                return
+        # Every kernel finds cold caches, so that equal ones take equal time.
+        digest_of_records = b"" if isinstance(trace, KernelReader) else digest_of(trace)
 
         def on(config: int) -> None:
             gpu = gpus[config]
+            key = (digest_of_records, gpu.model_dump_json())
             try:
-                # A kernel that is read as it goes on is read for each config.
-                source = open_reader(path) if isinstance(trace, KernelReader) else trace
-                result = Simulation(machine_of_gpu(gpu)).run(source, watch)
+                result = self._results.get(key) if digest_of_records else None
+                if result is None:
+                    # A kernel that is read as it goes on is read for each config.
+                    source = open_reader(path) if isinstance(trace, KernelReader) else trace
+                    result = Simulation(machine_of_gpu(gpu)).run(source, watch)
+                    self._remember(key, result)
+                result = replace(result, file=trace.file, header=trace.header)
             except BadTrace as error:
                 table.refuse(task, f"does_not_fit: {error}", config)
                 return
@@ -112,8 +118,16 @@ class SassSimulator:
         try:
             for execution in [executor.start(on, config) for config in range(len(gpus))]:
                 execution.result()
+        except BaseException:
+            withdrawn.set()  # who is interrupted does not wait for the other configs
+            raise
         finally:
             executor.close()
+
+    def _remember(self, key: tuple[bytes, str], result: KernelResult) -> None:
+        if len(self._results) >= _RESULTS_REMEMBERED:
+            self._results.clear()
+        self._results[key] = result
 
     def _log_of(self, table: _Table, gpus: Sequence[GpuSpec]) -> tuple[tuple[str, ...], ...]:
         return tuple(tuple(table.lines[config]) for config in range(len(gpus)))
@@ -137,18 +151,11 @@ class _Table:
         self.bound = np.full(shape, BOUNDS.index("none"), dtype=np.uint8)
         self.reason: list[list[str]] = [[""] * tasks for _ in range(configs)]
         self.lines: list[list[str]] = [[] for _ in range(configs)]
+        self.statistics = [[""] * tasks for _ in range(configs)]
 
     def refuse(self, task: int, reason: str, config: int | None = None) -> None:
         for row in range(len(self.reason)) if config is None else (config,):
             self.reason[row][task] = reason
-
-    def repeat(self, first: int, task: int) -> None:
-        """A task has what an equal one has."""
-        columns: list[NDArray[Any]] = [self.duration_ns, *self.parts.values(), self.cycles, self.bound]
-        for column in columns:
-            column[:, task] = column[:, first]
-        for reasons in self.reason:
-            reasons[task] = reasons[first]
 
     def fill(self, config: int, task: int, gpu: GpuSpec, report: dict[str, object], reason: str) -> None:
         cycles = _number(report, "cycles")
@@ -176,6 +183,8 @@ class _Table:
         self.cycles[config, task] = cycles
         self.reason[config][task] = reason
         self.lines[config].append(_line(report))
+        counted = {name: value for name, value in report.items() if name not in {"name", "file"}}
+        self.statistics[config][task] = json.dumps(counted, sort_keys=True)
 
     def predictions(self, log: tuple[tuple[str, ...], ...]) -> Predictions:
         reasons = tuple(dict.fromkeys(reason for row in self.reason for reason in row))
@@ -203,6 +212,7 @@ class _Table:
             tier="B",
             sm_cycles=self.cycles,
             log=log,
+            statistics=tuple(tuple(row) for row in self.statistics),
         )
 
 
