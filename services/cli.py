@@ -37,6 +37,7 @@ from services.runtime.remote import RemoteEngine, ServerFile, left_token, read_s
 from services.runtime.settings import BadSetting, Settings
 from services.simworker.calibration.measured import FOLDER, NoGpu, NothingLearned, constants_of
 from services.simworker.calibration.validate import InvalidPairs, validate
+from services.simworker.simulators.base import KernelSimulator
 from services.simworker.simulators.catalog import simulators
 from services.start import SASS_HELP, add_sass_arguments, sass
 from services.tables import (
@@ -210,8 +211,16 @@ class _Opened:
 
 
 def open_embedded(settings: Settings) -> Embedded:
-    return Embedded(
-        settings, simulators(settings.thread_count, settings.home, settings.artifacts_uri), now_ms=wall_clock_ms
+    return Embedded(settings, _simulators(settings), now_ms=wall_clock_ms)
+
+
+def _simulators(settings: Settings) -> dict[str, KernelSimulator]:
+    return simulators(
+        settings.thread_count,
+        settings.home,
+        settings.artifacts_uri,
+        accelsim=settings.accelsim_runs,
+        now_s=time.monotonic,
     )
 
 
@@ -557,7 +566,7 @@ def _open_replica(settings: Settings, bootstrap: str) -> Embedded:
     except ImportError as error:
         raise BadInput(f"--kafka needs {error.name}; install it with: python3 infra/setup.py run cluster") from error
     cluster = ClusterSettings.from_environ({**os.environ, "CASCADE_KAFKA": bootstrap})
-    known = simulators(settings.thread_count, settings.home, settings.artifacts_uri)
+    known = _simulators(settings)
     try:
         return Replica(
             settings,

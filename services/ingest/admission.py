@@ -55,7 +55,7 @@ def run(
     """A run over configs as the user wrote them, the source GPU added. Raises BadRequest, UnknownGpu, InvalidConfig."""
     known = sorted(simulators)
     if simulator not in known:
-        raise BadRequest(f"simulator {simulator!r} is not known; known: {', '.join(known)}")
+        raise BadRequest(f"simulator {simulator!r} is not known; known: {', '.join(known)}{_missing(simulator)}")
     if refine is not None:
         _check_refining(refine, simulator, known)
     configs: dict[str, RunConfig] = {}
@@ -85,6 +85,16 @@ def _check_refining(refine: Refine, simulator: str, known: Iterable[str]) -> Non
     slow = [name for name in known if name not in TASKS_PER_BATCH]
     if refine.simulator not in slow:
         there = f"it can be {' or '.join(slow)}" if slow else "no simulator of instructions is installed here"
-        raise BadRequest(f"a run cannot be refined with {refine.simulator!r}; {there}")
+        raise BadRequest(f"a run cannot be refined with {refine.simulator!r}; {there}{_missing(refine.simulator)}")
     if refine.simulator == simulator:
         raise BadRequest(f"a run of {simulator!r} cannot be refined with itself; start with 'analytic'")
+
+
+def _missing(simulator: str) -> str:
+    """What would make it known, where that is a setting."""
+    if simulator != "accelsim":
+        return ""
+    return (
+        "; accelsim needs CASCADE_ACCELSIM (your accel-sim.out) and CASCADE_ACCELSIM_CONFIGS (a folder with"
+        " GPU_ID/gpgpusim.config and GPU_ID/trace.config)"
+    )

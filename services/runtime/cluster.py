@@ -27,7 +27,7 @@ from services.runtime.settings import BadSetting, Settings
 TOPICS_FILE = Path(__file__).resolve().parents[2] / "infra" / "topics.yaml"
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-SIMULATORS = ("analytic", "roofline", "sass")
+SIMULATORS = ("analytic", "roofline", "sass", "accelsim")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
 class BadSetting(ValueError):
     """An environment variable has a value that cannot be used; the message names both."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccelSimSettings:
+    """The user's own Accel-Sim, and what it simulates GPUs by."""
+
+    binary: Path
+    configs: Path  # per GPU id a folder with gpgpusim.config and trace.config
+    environ: Mapping[str, str] = field(repr=False)  # of its processes: libraries are found through it
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +30,7 @@ class Settings:
     upload_bytes_limit: int
     token: str = ""  # of the server; "": a new one is made
     accelsim: Path | None = None  # the user's own accel-sim.out
+    accelsim_runs: AccelSimSettings | None = None  # where runs may use it too
     artifacts_uri: str = ""  # of a bucket that all machines share; "": the home's folder alone
 
     @classmethod
@@ -33,6 +43,7 @@ class Settings:
             token=_token(environ),
             artifacts_uri=_bucket(environ),
             accelsim=Path(environ["CASCADE_ACCELSIM"]).expanduser() if environ.get("CASCADE_ACCELSIM") else None,
+            accelsim_runs=_accelsim_runs(environ),
         )
 
 
@@ -43,6 +54,18 @@ def _count(environ: Mapping[str, str], name: str, default: int) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
         raise BadSetting(f"{name}={text!r}: must be a whole number from 1 to 1000000")
     return int(text)
+
+
+def _accelsim_runs(environ: Mapping[str, str]) -> AccelSimSettings | None:
+    binary, configs = environ.get("CASCADE_ACCELSIM"), environ.get("CASCADE_ACCELSIM_CONFIGS")
+    if not configs:
+        return None
+    folder = Path(configs).expanduser().absolute()
+    if not binary:
+        raise BadSetting(f"CASCADE_ACCELSIM_CONFIGS={configs!r}: goes with CASCADE_ACCELSIM, the path of accel-sim.out")
+    if not folder.is_dir():
+        raise BadSetting(f"CASCADE_ACCELSIM_CONFIGS={configs!r}: is no folder; it holds one of configs for each GPU id")
+    return AccelSimSettings(Path(binary).expanduser().absolute(), folder, environ)
 
 
 def _bucket(environ: Mapping[str, str]) -> str:

@@ -16,14 +16,20 @@ from services.runtime.executor import InProcesses
 from services.runtime.kafka import RECORDS_PER_READ, Broker, KafkaService, tail
 from services.simworker.reactor import Simworker
 from services.simworker.simulators.apart import Apart
-from services.simworker.simulators.base import KernelSimulator
+from services.simworker.simulators.base import KernelSimulator, Talking
 from services.simworker.simulators.catalog import simulators
 
 
 async def main(settings: ClusterSettings) -> None:
     figures = observed("simworker", settings)
     await prepare(settings.broker)
-    known = simulators(settings.settings.thread_count, settings.settings.home, settings.settings.artifacts_uri)
+    known = simulators(
+        settings.settings.thread_count,
+        settings.settings.home,
+        settings.settings.artifacts_uri,
+        accelsim=settings.settings.accelsim_runs,
+        now_s=time.monotonic,
+    )
     cache = open_artifacts(settings.settings.home / "artifacts", settings.settings.artifacts_uri)
 
     def member(name: str, simulators_of: dict[str, KernelSimulator], topics: list[str], per_read: int) -> KafkaService:
@@ -53,7 +59,9 @@ async def main(settings: ClusterSettings) -> None:
     # A slow simulator takes one kernel at a time and never holds up the others.
     for name in known.keys() - fast.keys():
         place = (settings.settings.thread_count, settings.settings.home, settings.settings.artifacts_uri)
-        own = {name: Apart(known[name], executor, *place), "roofline": known["roofline"]}
+        # Whose work is in processes of its own has no need of another one, which would leave them behind.
+        is_apart = isinstance(known[name], Talking)
+        own = {name: known[name] if is_apart else Apart(known[name], executor, *place), "roofline": known["roofline"]}
         members.append(member(f"simworker-{name}", own, [f"work.{name}"], 1))
     leave_in_order(*(one.stop for one in members))
     cancellations = asyncio.create_task(_hear_of_cancellations(settings.broker, workers))

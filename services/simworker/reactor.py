@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,7 +27,7 @@ from numpy.typing import NDArray
 from services.kernels.work import Work, WorkTable
 from services.kernels.work_of import work_of
 from services.runtime.executor import Cancelled
-from services.simworker.simulators.base import Interruptible, KernelSimulator, Predictions
+from services.simworker.simulators.base import Interruptible, KernelSimulator, Predictions, Talking
 
 _WORKS_REMEMBERED = 65_536  # ~60 MB: a run's tasks come once per config, their work is the same each time
 
@@ -48,6 +50,51 @@ class NoCache:
         pass
 
 
+Say = Callable[[Sequence[AnyEvent]], None]
+
+_SAY_EACH_MS = 100
+_SAY_BYTES = 64 << 10
+
+
+class _LiveLines:
+    """Lines of the configs of one call as they come from several threads, said ten times a second at most; where more
+    come than a record may hold they are counted instead.
+    """
+
+    def __init__(self, say: Callable[[int, tuple[str, ...], int], None], now_ms: Callable[[], int]) -> None:
+        self._say = say
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._waiting: dict[int, list[str]] = {}
+        self._bytes: Counter[int] = Counter()
+        self._left_out: Counter[int] = Counter()
+        self._said_ms: dict[int, int] = {}
+
+    def hear(self, config: int, line: str) -> None:
+        with self._lock:
+            size = len(line.encode())
+            if self._bytes[config] + size > _SAY_BYTES:
+                self._left_out[config] += 1
+            else:
+                self._waiting.setdefault(config, []).append(line)
+                self._bytes[config] += size
+            now_ms = self._now_ms()
+            if now_ms - self._said_ms.get(config, 0) >= _SAY_EACH_MS:
+                self._flush(config, now_ms)
+
+    def end(self) -> None:
+        with self._lock:
+            for config in list(self._waiting):
+                self._flush(config, self._now_ms())
+
+    def _flush(self, config: int, now_ms: int) -> None:
+        self._said_ms[config] = now_ms
+        self._bytes[config] = 0
+        lines, left_out = tuple(self._waiting.pop(config, ())), self._left_out.pop(config, 0)
+        if lines or left_out:
+            self._say(config, lines, left_out)
+
+
 @dataclass
 class _Pending:
     """One set of tasks wanted on several configs, possibly by several runs: one call of the simulator."""
@@ -65,8 +112,11 @@ class Simworker:
         worker: str,
         now_ms: Callable[[], int],
         cache: ResultCache | None = None,
+        say: Say | None = None,
     ) -> None:
+        """`say` appends what is said in the middle of a simulation at once; without it that is not heard."""
         self._simulators = simulators
+        self._say = say
         self._cache = cache or NoCache()
         self._roofline = simulators["roofline"]  # shown beside every prediction
         self._worker = worker
@@ -169,7 +219,8 @@ class Simworker:
         try:
             if not self._wanted(requests):
                 raise Cancelled("the run was cancelled before it began")
-            predictions = simulator.simulate(table, gpus)
+            with self._heard(simulator, requests):
+                predictions = simulator.simulate(table, gpus)
         finally:
             self._running = None
         roofline_ns = self._roofline.simulate(table, gpus).duration_ns
@@ -177,6 +228,25 @@ class Simworker:
         return [
             (result_rows(task_ids, table, predictions, roofline_ns, index), log[index]) for index in range(len(gpus))
         ]
+
+    @contextmanager
+    def _heard(self, simulator: KernelSimulator, requests: list[KernelSimulationRequested]) -> Iterator[None]:
+        """What the simulator says meanwhile is in the runs' logs at once."""
+        say = self._say
+        if say is None or not isinstance(simulator, Talking):
+            yield
+            return
+
+        def say_now(config: int, lines: tuple[str, ...], left_out: int) -> None:
+            logged = self._logged_event(requests[config], *lines)
+            say([logged.model_copy(update={"left_out_line_count": left_out})])
+
+        live = _LiveLines(say_now, self._now_ms)
+        simulator.listen(live.hear)
+        try:
+            yield
+        finally:
+            live.end()
 
     def _started_event(self, simulator: KernelSimulator, request: KernelSimulationRequested) -> SimulatorStarted:
         return SimulatorStarted(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -95,3 +95,19 @@ class Interruptible(Protocol):
     """A simulator that can be ended in the middle; `simulate` then raises Cancelled."""
 
     def cancel(self) -> None: ...
+
+
+@runtime_checkable
+class Talking(Protocol):
+    """A simulator that says something while it works, not only at its end."""
+
+    def listen(self, hear: Callable[[int, str], None]) -> None:
+        """From now on call with the index of a GPU and a line about it, from any thread."""
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """A simulator that cannot simulate every GPU."""
+
+    def obstacle(self, gpu: GpuSpec) -> str:
+        """Why not this one, in one sentence; "": it can."""
