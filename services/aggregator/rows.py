@@ -73,7 +73,7 @@ def taken_of(event: KernelsPredicted) -> set[str]:
 def _columns(kind: type[ColumnarEvent], events: Sequence[ColumnarEvent], fields: Sequence[str]) -> pa.Table:
     """All rows of events of one type: a slow simulator says one row in each, and every look at a table costs."""
     batches = [event.rows.replace_schema_metadata() for event in events]
-    table = pa.Table.from_batches(batches, schema=kind.row_schema)
+    table = pa.Table.from_batches([pa.concat_batches(batches)], schema=kind.row_schema)
     event_of_row = pa.array(np.repeat(np.arange(len(events)), [batch.num_rows for batch in batches]))
     for place, name in enumerate(fields):
         said = [getattr(event, name) for event in events]

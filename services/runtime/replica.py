@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -27,7 +28,9 @@ from services.runtime.observe import Observed
 from services.runtime.settings import Settings
 from services.simworker.simulators.base import KernelSimulator
 
-_RECORDS_PER_FOLD = 256
+_RECORDS_PER_FOLD = 2048
+_FOLD_EVERY_MS = 250  # a commit takes DuckDB 20 ms whatever is in it, and viewers do not wait for it
+_APPEND_EVERY_S = 0.02  # what comes within is one transaction, one look at it and one frame for each viewer
 _START_LIMIT_S = 60.0
 _PUBLISH_LIMIT_S = 30.0
 _DECODED_KEPT = 4096
@@ -48,14 +51,20 @@ class FollowerService:
     def __init__(self, store: Store, replica: Embedded) -> None:
         self._replica = replica
         self._shell = FollowerShell(store)
+        self._folded_at_ms = 0
+        self._pause = threading.Event()
 
     def step(self) -> bool:
+        early_ms = self._folded_at_ms + _FOLD_EVERY_MS - self._replica.now_ms()
+        if 0 < early_ms <= _FOLD_EVERY_MS:
+            self._pause.wait(early_ms / 1000)
         delivered: list[Delivered] = []
         for topic in TOPICS:
             stored = self._replica.log.read(topic, self._shell.next_offset(topic), _RECORDS_PER_FOLD)
             delivered.extend(Delivered(topic, 0, s.offset, self._replica.event_of(s, self.name)) for s in stored)
         if delivered:
             self._shell.deliver(delivered)
+            self._folded_at_ms = self._replica.now_ms()
         return bool(delivered)
 
 
@@ -136,7 +145,7 @@ class Replica(Embedded):
             self._is_ready.set()
             async for batch in follow(self._broker, MIRRORED, self._mirrored, self._leaving):
                 if batch:
-                    await asyncio.to_thread(self._append, batch)
+                    await asyncio.gather(asyncio.to_thread(self._append, batch), asyncio.sleep(_APPEND_EVERY_S))
                 self._observed.seen("mirror", is_ready=True)
         finally:
             await self._publisher.stop()
@@ -153,12 +162,13 @@ class Replica(Embedded):
         moved: dict[str, int] = {}
         for record in batch:
             moved[f"{record.topic}/{record.partition}"] = record.offset + 1
-            self._observed.read(record.topic, 1)
             event = event_of(record, "gateway")
             if event is not None and not isinstance(event, RecordDeadLettered):  # others put it aside already
                 events.append(event)
                 records.append(_unpacked(record, event))
                 times.append(record.timestamp)
+        for topic, count in Counter(record.topic for record in batch).items():
+            self._observed.read(topic, count)
         self._remember(events, records)
         self.log.append(records, timestamp_ms=times, commit=(_CONSUMER, moved))
         for listener in self.listeners:
