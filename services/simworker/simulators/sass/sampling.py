@@ -43,9 +43,9 @@ class MeasuredError:
 
 
 MEASURED: Final = {
-    "waves": MeasuredError(0.0, 0.0, 0),
-    "sms": MeasuredError(0.0, 0.0, 0),
-    "kernels": MeasuredError(0.0, 0.0, 0),
+    "waves": MeasuredError(0.0108, 0.0747, 38),
+    "sms": MeasuredError(0.0281, 0.1541, 15),
+    "kernels": MeasuredError(0.0, 0.0, 42),
 }
 
 
