@@ -44,6 +44,7 @@ from services.tables import (
     gpu_table,
     measured_text,
     run_table,
+    simulators_table,
     sql_table,
     trace_summary,
     validation_table,
@@ -141,6 +142,10 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("what-if", _what_if, "A trace's times on one config at once, without keeping a run.")
     sub.add_argument("trace", metavar="TRACE")
     sub.add_argument("--gpu", required=True, metavar="ID[:KEY=VALUE,…]")
+
+    sub = command("simulators", _simulators_of, "What each simulator of a refined run says of the same kernels.")
+    sub.add_argument("run", metavar="RUN")
+    sub.add_argument("--gpu", metavar="LABEL", help="only this GPU of the run")
 
     sub = command("cancel", _cancel, "Withdraw a run that has not ended.")
     sub.add_argument("run", metavar="RUN")
@@ -393,6 +398,41 @@ def _run_and_print(
         report = engine.wait_run(run_id, progress.show)
     _print(arguments, report, run_table)
     return 1 if report["status"] == "failed" else 0
+
+
+def _simulators_of(arguments: argparse.Namespace, settings: Settings) -> int:
+    with _Opened(settings) as engine:
+        report = engine.run_report(arguments.run)  # refuses what is no run
+        labels = [config["gpu"] for config in (*report["configs"], report["source"]) if config]
+        if arguments.gpu and arguments.gpu not in labels:
+            raise BadInput(f"--gpu {arguments.gpu}: run {arguments.run} has {', '.join(labels)}")
+        rows = engine.sql(_SIMULATORS_SQL.format(run_id=report["run_id"]), 100_000).rows
+    kernels: dict[tuple[str, str], Report] = {}
+    for row in rows:
+        if arguments.gpu in (None, row["gpu"]):
+            key = (row["gpu"], row["task_id"])
+            kernel = kernels.setdefault(key, {name: row.pop(name) for name in _KERNEL_NAMES} | {"simulations": []})
+            said = {name: value for name, value in row.items() if name not in _KERNEL_NAMES}
+            said["statistics"] = json.loads(said["statistics"]) if said["statistics"] else None
+            kernel["simulations"].append(said)
+    compared = [kernel for kernel in kernels.values() if len(kernel["simulations"]) > 1]
+    if not compared:
+        raise BadInput(
+            f"run {arguments.run}: no kernel of it was simulated by two simulators;"
+            " `cascade run TRACE --gpu ID --refine-with sass` makes a run where some are"
+        )
+    _print(arguments, compared, simulators_table)
+    return 0
+
+
+_KERNEL_NAMES = ("gpu", "task_id", "name", "measured_ns", "value_ns", "refinement")
+
+_SIMULATORS_SQL = """
+    select k.label as gpu, s.task_id, k.name, k.measured_ns, k.duration_ns as value_ns, k.refinement,
+        s.simulator, s.stands, s.duration_ns, s.p10_ns, s.p90_ns, s.bound, s.tier, s.reason, s.tensor_ns, s.dram_ns,
+        s.l2_ns, s.issue_ns, s.launch_ns, s.sm_cycles, s.statistics
+    from simulations s join kernels k using (run_id, config_id, task_id)
+    where run_id = '{run_id}' order by k.label, k.duration_ns * k.launch_count desc, s.task_id, s.tier"""
 
 
 def _cancel(arguments: argparse.Namespace, settings: Settings) -> int:

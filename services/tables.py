@@ -72,11 +72,45 @@ def _footnotes(report: Report) -> Iterable[str]:
             yield _error_line(config)
     for name in sorted({name for config in configs for name in config["assumptions"]}):
         yield f"assumption {name}: {_ASSUMPTIONS.get(name, name)}"
+    yield from _refinement_lines(report["refinement"])
     for config in configs:
         if config["infeasible"]:
             yield f"{config['gpu']}: infeasible: {config['infeasible']}"
     reasons = [part for c in configs if not c["infeasible"] for part in c["reason"].split("; ") if part]
     yield from dict.fromkeys(reasons)
+
+
+def _refinement_lines(refinement: Report | None) -> Iterable[str]:
+    for config in refinement["configs"] if refinement else ():
+        stands = f" {config['taken']} of {config['chosen']} refined results stand" if config["chosen"] else ""
+        failed = f", {config['failed']} could not be refined" if config["failed"] else ""
+        yield f"refined, {config['gpu']}: {config['sentence'] or 'nothing is chosen yet.'}{stands}{failed}"
+
+
+def simulators_table(kernels: Sequence[Report]) -> RenderableType:
+    """Kernels that more than one simulator was asked of, one row for each of them; * stands."""
+    table = Table()
+    for name in ("GPU", "kernel", "simulator"):
+        table.add_column(name)
+    for name in ("ns", "p10-p90", "cycles", "IPC", "measured ns"):
+        table.add_column(name, justify="right")
+    table.add_column("bound or reason")
+    for kernel in kernels:
+        for place, said in enumerate(kernel["simulations"]):
+            is_failed = said["duration_ns"] is None
+            counted = said["statistics"] or {}
+            table.add_row(
+                "" if place else kernel["gpu"],
+                "" if place else str(kernel["name"])[:48],
+                f"{said['simulator']}{' *' if said['stands'] else ''}",
+                "failed" if is_failed else f"{said['duration_ns']:,}",
+                "" if is_failed else f"{said['p10_ns']:,}-{said['p90_ns']:,}",
+                "" if said["sm_cycles"] is None else f"{said['sm_cycles']:,}",
+                str(counted.get("ipc", "")),
+                "" if place or kernel["measured_ns"] is None else f"{kernel['measured_ns']:,}",
+                said["reason"] if is_failed else said["bound"],
+            )
+    return Group(table, Text("* the answer rests on this one: the tighter interval, after the source correction"))
 
 
 def what_if_text(report: Report) -> str:

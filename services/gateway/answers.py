@@ -413,6 +413,43 @@ class Receipt(BaseModel):
     lines: list[ReceiptLine]
 
 
+class Simulation(BaseModel):
+    run_id: str
+    simulator: str
+    simulator_version: str | None
+    stands: bool
+    duration_ns: int | None
+    p10_ns: int | None
+    p90_ns: int | None
+    bound: str
+    tier: str
+    reason: str
+    tensor_ns: int | None
+    dram_ns: int | None
+    l2_ns: int | None
+    issue_ns: int | None
+    launch_ns: int | None
+    sm_cycles: int | None
+    statistics: dict[str, Any] | None
+
+
+class Simulations(BaseModel):
+    run_id: str
+    config_id: str
+    task_id: str
+    gpu: str
+    name: str
+    launch_count: int | None
+    measured_ns: int | None
+    value_ns: int | None
+    p10_ns: int | None
+    p90_ns: int | None
+    roofline_ns: int | None
+    refinement: str | None
+    why: str
+    simulations: list[Simulation]
+
+
 class Difference(BaseModel):
     field: str
     values: list[str | None]

@@ -57,6 +57,8 @@ class Screens(Protocol):
 
     def explain(self, run_id: str, config_id: str, task_id: str) -> Report: ...
 
+    def simulations(self, run_id: str, config_id: str, task_id: str) -> Report: ...
+
     def known_errors(self, run_id: str) -> Report: ...
 
     def compare(self, asked: Sequence[str], base: str | None) -> Report: ...
@@ -136,6 +138,11 @@ def screen_routes(screens: Screens, database: Database, indexes: RunIndexes) -> 
     def explain(run_id: str, config: str, task: str) -> Response:
         """Why this number: lines that multiply and add to it."""
         return answer(screens.explain(run_id, config, task))
+
+    @api.get("/runs/{run_id}/configs/{config}/tasks/{task}/simulations", responses=shape(answers.Simulations))
+    def simulations(run_id: str, config: str, task: str) -> Response:
+        """What each simulator says of one kernel on one GPU, side by side with what was measured."""
+        return answer(screens.simulations(run_id, config, task))
 
     @api.get("/runs/{run_id}/known-errors", responses=shape(answers.KnownErrors))
     def known_errors(run_id: str) -> Response:

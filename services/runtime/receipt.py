@@ -75,7 +75,7 @@ def receipt(store: Store, analytic: AnalyticSimulator, run_id: str, config_id: s
         return _report(row, gpu, lines, is_own=False)
     lines += _limits(row, gpu, work, taken, is_own=is_own)
     lines.append(_line("subtotal", "forward prediction", value=row["forward_ns"], source=_simulator(row)))
-    source = _source_row(store, run_id, task_id, str(row["source_gpu"] or ""))
+    source = _source_row(store, run_id, task_id, str(row["source_gpu"] or ""), str(row["simulator"]))
     lines += _correction(row, gpu, work, source)
     value_ns = row["duration_ns"] if row["duration_ns"] is not None else row["forward_ns"]
     lines.append(_line("result", "shown time of one launch", value=value_ns, source=_simulator(row)))
@@ -322,16 +322,19 @@ def _constants(taken: Explanation, *, is_own: bool) -> str:
 # --- source correction ----------------------------------------------------------------------------------------------
 
 
-def _source_row(store: Store, run_id: str, task_id: str, source_gpu: str) -> Report | None:
-    """Forward prediction and measurement on the GPU the trace was recorded on; None where nothing was measured."""
+def _source_row(store: Store, run_id: str, task_id: str, source_gpu: str, simulator: str) -> Report | None:
+    """The same simulator's forward prediction of the GPU the trace was recorded on, and what was measured there.
+
+    None where nothing was measured.
+    """
     if not source_gpu:
         return None
     rows = store.query(
         """select c.spec, s.duration_ns as forward_ns, p.measured_ns
-        from run_configs c join simulated_kernels s using (run_id, config_id)
+        from run_configs c join simulations s using (run_id, config_id)
             left join predicted_kernels p using (run_id, config_id, task_id)
-        where run_id = ? and config_id = ? and task_id = ?""",
-        [run_id, load_gpu(source_gpu).config_id, task_id],
+        where run_id = ? and config_id = ? and task_id = ? and s.simulator = ?""",
+        [run_id, load_gpu(source_gpu).config_id, task_id, simulator],
     )
     found = rows[0] if rows else None
     if found is None or not (found["forward_ns"] or 0) > 0 or not (found["measured_ns"] or 0) > 0:
@@ -433,13 +436,18 @@ def _row(store: Store, run_id: str, config_id: str, task_id: str) -> Report:
         """select s.* exclude (duration_ns, p10_ns, p90_ns), s.duration_ns as forward_ns,
             s.p10_ns as forward_p10_ns, s.p90_ns as forward_p90_ns,
             p.duration_ns, p.p10_ns, p.p90_ns, p.launch_count, p.measured_ns, p.error_ppm, c.label, c.spec,
-            r.provenance, r.source_gpu, r.simulator, b.simulator_version, b.calibration_digest, t.name, t.task
-        from simulated_kernels s join run_configs c using (run_id, config_id) join runs r using (run_id)
+            r.provenance, r.source_gpu, t.name, t.task,
+            coalesce(v.simulator_version, b.simulator_version) as simulator_version,
+            coalesce(v.calibration_digest, b.calibration_digest) as calibration_digest
+        from simulations s join run_configs c using (run_id, config_id) join runs r using (run_id)
             join tasks t on t.trace_id = r.trace_id and t.task_id = s.task_id
             left join predicted_kernels p on p.run_id = s.run_id and p.config_id = s.config_id
                 and p.task_id = s.task_id
+            left join simulator_versions v on v.run_id = s.run_id and v.config_id = s.config_id
+                and v.simulator = s.simulator
             left join simulator_starts b on b.run_id = s.run_id and b.config_id = s.config_id
-        where s.run_id = ? and s.config_id = ? and s.task_id = ?""",
+                and b.simulator = s.simulator
+        where s.run_id = ? and s.config_id = ? and s.task_id = ? and s.stands""",
         [run_id, config_id, task_id],
     )
     if not rows:

@@ -21,6 +21,7 @@ from services.runtime.local import refusing
 from services.runtime.loglines import LogLines
 from services.runtime.nearness import known_errors
 from services.runtime.receipt import receipt
+from services.runtime.simulations import simulations
 from services.simworker.calibration.accuracy_map import accuracy_map
 from services.simworker.calibration.measured import constants_of
 from services.simworker.simulators.analytic.simulator import AnalyticSimulator
@@ -135,6 +136,11 @@ class Screens:
         gpus = {row["config_id"]: GpuSpec.model_validate_json(row["spec"], extra="ignore") for row in specs}
         times = {row["family"]: row["time_ns"] or 0.0 for row in families}
         return {"configs": known_errors(gpus, times, accuracy_map())}
+
+    @refusing
+    def simulations(self, run_id: str, config_id: str, task_id: str) -> Report:
+        self._run_known(run_id)
+        return simulations(self._store, run_id, config_id, task_id)
 
     @refusing
     def compare(self, asked: Sequence[str], base: str | None) -> Report:

@@ -58,6 +58,7 @@ COMPOSITION = {
     "services/runtime/replica.py",
     "services/runtime/screens.py",
     "services/runtime/receipt.py",
+    "services/runtime/simulations.py",
     "services/runtime/sweep.py",
     "services/runtime/curves.py",
     "services/cli.py",
