@@ -15,8 +15,9 @@ from services.runtime.cluster import ClusterSettings, leave_in_order, observed, 
 from services.runtime.executor import InProcesses
 from services.runtime.kafka import RECORDS_PER_READ, Broker, KafkaService, tail
 from services.simworker.reactor import Simworker
+from services.simworker.simulators.accelsim.run import AccelSimSimulator
 from services.simworker.simulators.apart import Apart
-from services.simworker.simulators.base import KernelSimulator, Talking
+from services.simworker.simulators.base import KernelSimulator
 from services.simworker.simulators.catalog import simulators
 
 
@@ -60,7 +61,7 @@ async def main(settings: ClusterSettings) -> None:
     for name in known.keys() - fast.keys():
         place = (settings.settings.thread_count, settings.settings.home, settings.settings.artifacts_uri)
         # Whose work is in processes of its own has no need of another one, which would leave them behind.
-        is_apart = isinstance(known[name], Talking)
+        is_apart = isinstance(known[name], AccelSimSimulator)
         own = {name: known[name] if is_apart else Apart(known[name], executor, *place), "roofline": known["roofline"]}
         members.append(member(f"simworker-{name}", own, [f"work.{name}"], 1))
     leave_in_order(*(one.stop for one in members))

@@ -18,7 +18,7 @@ from services.runtime.local import LocalEngine
 from services.simworker.simulators.catalog import simulators
 from services.simworker.simulators.sass.generated import machine_of_gpu
 from services.simworker.simulators.sass.reading import read_kernel
-from services.simworker.simulators.sass.simulator import Simulation
+from services.simworker.simulators.sass.simulator import Progress, Simulation
 from tests.factories import Clock, kineto_trace, settings
 from tests.unit.test_sass_reading import text_of
 
@@ -159,6 +159,26 @@ def test_a_cut_kernel_fails_alone_and_says_where(engine, folder):
     assert "so it was cut" in rows[0]["reason"]
 
 
+def test_how_far_a_kernel_is_is_said_while_it_runs(engine, folder, monkeypatch):
+    monkeypatch.setattr("services.simworker.simulators.sass.simulator.PAUSE_WORK", 500)
+    text = text_of(*CHAIN, EXIT, ctas=3000).replace("= k\n", "= _Z4longPKf\n")
+    head, begin, block = text.partition("#BEGIN_TB")
+    (folder / "kernel-1.traceg").write_text(head + (begin + block) * 3000)
+    report = engine.import_files(files(folder), ImportOptions())
+    run_id = engine.start_run(report["trace_id"], ["h100_sxm"], "sass")
+    engine.wait_run(run_id)
+    said = [
+        line
+        for stored in engine.embedded.log.read_keys([run_id])
+        if stored.record.headers["type"] == "SimulatorLogged"
+        for line in engine.embedded.event_of(stored, "test").lines
+    ]
+    far = [line for line in said if "of 3,000 thread blocks" in line]
+    assert 3 <= len(far) <= 10
+    assert far[0].startswith("_Z4longPKf: ")
+    assert far[0] != far[-1]
+
+
 def test_equal_kernels_of_a_run_are_simulated_once(engine, folder, monkeypatch):
     text = (folder / "kernel-1.traceg").read_text()
     (folder / "kernel-3.traceg").write_text(
@@ -194,7 +214,7 @@ def test_a_cancelled_run_ends_within_its_kernel(engine, folder, monkeypatch):
         began.set()
         try:
             while True:
-                watch(None)
+                watch(Progress("kernel", 0, 10, 0, 0))
         finally:
             ended.set()
 
@@ -206,6 +226,7 @@ def test_a_cancelled_run_ends_within_its_kernel(engine, folder, monkeypatch):
     deadline_s = time.monotonic() + 60
     while queries.run_status(embedded.store, "1234") is None and time.monotonic() < deadline_s:
         time.sleep(0.01)
+    assert not ended.is_set()
     embedded.cancel_run("1234")
     assert ended.wait(2)
 

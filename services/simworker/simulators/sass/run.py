@@ -20,7 +20,7 @@ from services.runtime.executor import Cancelled, InThreads
 from services.simworker.simulators.base import BOUNDS, FAILED_NS, Z90, Predictions
 
 if TYPE_CHECKING:  # what is imported here is compiled
-    from services.simworker.simulators.sass.simulator import KernelResult
+    from services.simworker.simulators.sass.simulator import KernelResult, Progress
 
 SIGMA = 0.35
 """Of ln(hardware ÷ simulated). Published errors of stock Accel-Sim against hardware are 13 to 32 % on average (its own
@@ -47,6 +47,7 @@ class SassSimulator:
         self._prepare = prepare
         self._keep = keep
         self._withdrawn = threading.Event()  # of the call that is under way
+        self._hear: Callable[[int, str], None] = lambda config, line: None  # noqa: ARG005 - nobody listens yet
         self._results: dict[tuple[bytes, str], KernelResult] = {}  # by digest of the records, and GPU
 
     def simulate(self, work: WorkTable, gpus: Sequence[GpuSpec]) -> Predictions:
@@ -62,6 +63,10 @@ class SassSimulator:
             else:
                 self._simulate(task, digest, gpus, table, withdrawn)
         return table.predictions(self._log_of(table, gpus))
+
+    def listen(self, hear: Callable[[int, str], None]) -> None:
+        """From now on call with the index of a GPU and how far its kernel is, a tenth of its thread blocks each."""
+        self._hear = hear
 
     def cancel(self) -> None:
         """End what is simulated now, within its kernel; called from another thread."""
@@ -82,13 +87,26 @@ class SassSimulator:
         from services.simworker.simulators.sass.sampling import digest_of  # noqa: PLC0415
         from services.simworker.simulators.sass.simulator import Simulation, report_of  # noqa: PLC0415
 
-        def watch(_: object = None) -> None:
+        def check() -> None:
             if withdrawn.is_set():
                 raise Cancelled("the run was cancelled")
 
+        def watcher(config: int, name: str) -> Callable[[Progress], None]:
+            tenths = 0
+
+            def watch(progress: Progress) -> None:
+                nonlocal tenths
+                check()
+                done = 10 * progress.ctas_done // max(progress.cta_count, 1)
+                if done > tenths:
+                    tenths = done
+                    self._hear(config, replace(progress, file=name).line())
+
+            return watch
+
         try:
             path = self._open_artifact(digest)
-            trace = recall_or_open(path, self._keep, check=watch)
+            trace = recall_or_open(path, self._keep, check=check)
         except (BadTrace, LookupError) as error:
             table.refuse(task, f"sass_trace_unusable: {error}")
             return
@@ -103,7 +121,7 @@ class SassSimulator:
                 if result is None:
                     # A kernel that is read as it goes on is read for each config.
                     source = open_reader(path) if isinstance(trace, KernelReader) else trace
-                    result = Simulation(machine_of_gpu(gpu)).run(source, watch)
+                    result = Simulation(machine_of_gpu(gpu)).run(source, watcher(config, trace.header.name[:120]))
                     self._remember(key, result)
                 result = replace(result, file=trace.file, header=trace.header)
             except BadTrace as error:
