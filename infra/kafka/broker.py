@@ -135,7 +135,9 @@ def server_properties(segments: Path, port: int, more: Mapping[str, str] = Mappi
 def _format(properties: Path, users: Sequence[str]) -> None:
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     options = [word for user in users for word in ("--add-scram", user)]
-    command = java_command("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties), *options)
+    # One word: an id may begin with a dash, one in 64.
+    identity = f"--cluster-id={cluster_id}"
+    command = java_command("kafka.tools.StorageTool", "format", identity, "-c", str(properties), *options)
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise BrokerError(f"the data folder could not be formatted: {done.stderr.strip().splitlines()[-1:]}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import secrets
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -57,7 +59,7 @@ def destination_of(address: str, *, trace_id: str, rank: int, token: str = "") -
         case "kafka":
             if not parts.netloc:
                 raise BadDestination(f"{address!r} names no broker; write kafka://host:port")
-            return Kafka(parts.netloc)
+            return Kafka(parts.netloc, KafkaAccess.from_environ(os.environ))
     raise BadDestination(
         f"{address!r} is no destination; write memory://, file:///folder/name, http(s)://host:port or kafka://host:port"
     )
@@ -160,11 +162,58 @@ class Gateway:
         return answer.status, answer.read(4096)
 
 
+KAFKA_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+KAFKA_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaAccess:
+    """How a broker lets the job in; the files are PEM. Never part of an address, which is shown and recorded."""
+
+    protocol: str = "PLAINTEXT"
+    mechanism: str = "PLAIN"
+    username: str = ""
+    password: str = field(default="", repr=False)
+    ca_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> KafkaAccess:
+        """From the variables that the programs of a cluster read. Raises BadDestination."""
+        names = {one.name: f"CASCADE_KAFKA_{one.name.upper()}" for one in fields(cls)}
+        access = cls(**{name: environ[variable] for name, variable in names.items() if environ.get(variable)})
+        for name, known in (("protocol", KAFKA_PROTOCOLS), ("mechanism", KAFKA_MECHANISMS)):
+            if (value := getattr(access, name)) not in known:
+                raise BadDestination(f"{names[name]}={value!r}: must be one of {', '.join(known)}")
+        if access.protocol.startswith("SASL") and not (access.username and access.password):
+            raise BadDestination(f"{access.protocol} needs CASCADE_KAFKA_USERNAME and CASCADE_KAFKA_PASSWORD")
+        return access
+
+    def client(self) -> dict[str, Any]:
+        """What an aiokafka client is constructed with. Raises OSError where a file cannot be read."""
+        from aiokafka.helpers import create_ssl_context  # noqa: PLC0415 - an extra, found when it is asked for
+
+        options: dict[str, Any] = {"security_protocol": self.protocol}
+        if self.protocol.endswith("SSL"):
+            options["ssl_context"] = create_ssl_context(
+                cafile=self.ca_file or None, certfile=self.certificate_file or None, keyfile=self.key_file or None
+            )
+        if self.protocol.startswith("SASL"):
+            options["sasl_mechanism"] = self.mechanism
+            options["sasl_plain_username"], options["sasl_plain_password"] = self.username, self.password
+        return options
+
+
+_OPEN_TO_ALL = KafkaAccess()
+
+
 class Kafka:
     """An idempotent producer on the topic `traces`, in an event loop of its own that only runs while it sends."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, access: KafkaAccess = _OPEN_TO_ALL) -> None:
         self._bootstrap = bootstrap
+        self._access = access
         self._loop = asyncio.new_event_loop()
         self._producer: Any = None
 
@@ -190,6 +239,7 @@ class Kafka:
 
         try:
             if self._producer is None:
+                access = await self._let_in()
                 producer = AIOKafkaProducer(
                     bootstrap_servers=self._bootstrap,
                     enable_idempotence=True,
@@ -198,6 +248,7 @@ class Kafka:
                     max_batch_size=1 << 20,  # a request for each record costs more than the record
                     linger_ms=5,
                     request_timeout_ms=int(_TIMEOUT_S * 1000),
+                    **access,
                 )
                 await producer.start()
                 self._producer = producer
@@ -216,6 +267,41 @@ class Kafka:
         except (KafkaError, OSError, TimeoutError) as error:
             await self._stopped()
             raise DestinationAway(f"{self._bootstrap} does not answer ({_word(error)})") from error
+
+    async def _let_in(self) -> dict[str, Any]:
+        """Knock first: a producer that is not let in says only that it could not connect, and tries again for ever.
+
+        Raises DestinationRefused for what only the user can mend.
+        """
+        from aiokafka.conn import create_conn  # noqa: PLC0415 - an extra, found when it is asked for
+        from aiokafka.errors import AuthenticationFailedError, SaslAuthenticationFailed  # noqa: PLC0415
+
+        try:
+            options = self._access.client()
+        except OSError as error:
+            raise DestinationRefused(f"a file of CASCADE_KAFKA_*_FILE cannot be used: {error}") from error
+        *others, last = self._bootstrap.split(",")
+        for address in (*others, last):
+            host, _, port = address.rpartition(":")
+            try:
+                connection = await create_conn(host, int(port), request_timeout_ms=int(_TIMEOUT_S * 1000), **options)
+            except (AuthenticationFailedError, SaslAuthenticationFailed) as error:
+                raise DestinationRefused(
+                    f"Kafka at {address} does not accept user {self._access.username!r} by {self._access.mechanism};"
+                    " check CASCADE_KAFKA_USERNAME, _PASSWORD and _MECHANISM"
+                ) from error
+            except Exception as error:
+                if isinstance(error.__cause__ or error, ssl.SSLCertVerificationError):
+                    raise DestinationRefused(
+                        f"the certificate of Kafka at {address} is not to be trusted ({_word(error)});"
+                        " set CASCADE_KAFKA_CA_FILE to the authority that signed it"
+                    ) from error
+                if address is last:
+                    raise
+            else:
+                connection.close()
+                break
+        return options
 
     async def _stopped(self) -> None:
         producer, self._producer = self._producer, None

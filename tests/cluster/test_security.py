@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+from cascade_profiler.destinations import DestinationRefused, destination_of
+from cascade_schemas.codec import encode
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -15,6 +17,7 @@ from cryptography.x509.oid import NameOID
 from tests.cluster.conftest import ROOT, Cluster, free_port
 from tests.cluster.test_cluster import embedded_hash, run_request, trace_file  # noqa: F401 - fixtures
 from tests.cluster.test_scale import free_ports
+from tests.recordings import recording_started
 
 USER, PASSWORD = "cascade", "a-password-that-only-tests-know"
 
@@ -126,6 +129,41 @@ def wait_for_topics(cluster):
     from services.runtime.cluster import prepare
 
     asyncio.run(prepare(cluster.broker))
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
+def test_a_job_records_into_a_broker_that_asks_who_comes(guarded, certificates, mechanism, tmp_path, monkeypatch):
+    environ = let_in_by(mechanism, certificates)
+    cluster = Cluster(guarded, tmp_path, environ)
+    wait_for_topics(cluster)
+    for name_of, value in environ.items():
+        monkeypatch.setenv(name_of, value)
+    trace_id = {"PLAIN": "1" * 16, "SCRAM-SHA-512": "2" * 16}[mechanism]
+    destination = destination_of(f"kafka://{guarded}", trace_id=trace_id, rank=0)
+    event = recording_started().model_copy(update={"trace_id": trace_id})
+    destination.send([encode(event)])
+    destination.close()
+    assert event in cluster.events("traces")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"CASCADE_KAFKA_PASSWORD": "wrong"}, "does not accept user 'cascade' by SCRAM-SHA-512"),
+        ({"CASCADE_KAFKA_CA_FILE": ""}, "set CASCADE_KAFKA_CA_FILE to the authority that signed it"),
+        ({"CASCADE_KAFKA_CA_FILE": "/nowhere/ca.pem"}, "a file of CASCADE_KAFKA_*_FILE cannot be used"),
+    ],
+)
+def test_a_job_that_is_not_let_in_is_told_what_to_mend(guarded, certificates, changes, said, monkeypatch):
+    for name_of, value in let_in_by("SCRAM-SHA-512", certificates, **changes).items():
+        monkeypatch.setenv(name_of, value)
+    destination = destination_of(f"kafka://{guarded}", trace_id="3" * 16, rank=0)
+    with pytest.raises(DestinationRefused) as refused:
+        destination.send([encode(recording_started())])
+    destination.close()
+    assert said in str(refused.value)
+    assert "wrong" not in str(refused.value)
+    assert PASSWORD not in repr(vars(destination))
 
 
 NOT_ACCEPTED = "does not accept user 'cascade' by SCRAM-SHA-512"

@@ -12,6 +12,7 @@ from cascade_profiler.destinations import (
     DestinationRefused,
     File,
     Gateway,
+    KafkaAccess,
     Memory,
     destination_of,
     stream_path,
@@ -284,3 +285,16 @@ def test_launches_of_steps_that_wait_together_are_one_record_and_in_order(tmp_pa
             said += event.rows.num_rows
         elif isinstance(event, StepRecorded):
             assert said >= (event.step + 1) * 2 * LAYERS
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"CASCADE_KAFKA_PROTOCOL": "TLS"}, "CASCADE_KAFKA_PROTOCOL='TLS': must be one of PLAINTEXT, SSL"),
+        ({"CASCADE_KAFKA_MECHANISM": "MAGIC"}, "CASCADE_KAFKA_MECHANISM='MAGIC': must be one of PLAIN"),
+        ({"CASCADE_KAFKA_PROTOCOL": "SASL_SSL"}, "SASL_SSL needs CASCADE_KAFKA_USERNAME and CASCADE_KAFKA_PASSWORD"),
+    ],
+)
+def test_what_a_broker_would_not_understand_is_said_before_the_job_begins(environ, said):
+    with pytest.raises(BadDestination, match=said):
+        KafkaAccess.from_environ(environ)
