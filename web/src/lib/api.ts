@@ -116,6 +116,7 @@ export interface RunBody {
   readonly trace_id: string
   readonly gpus: readonly string[]
   readonly simulator: string
+  readonly refine?: { readonly simulator: string }
 }
 
 export async function ask<Answer>(path: string, body?: object): Promise<Answer> {

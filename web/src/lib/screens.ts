@@ -43,6 +43,36 @@ export interface Receipt {
   readonly lines: readonly ReceiptLine[]
 }
 
+/** What one simulator says of one kernel on one GPU: the forward prediction. */
+export interface SimulatedBy {
+  readonly run_id: string
+  readonly simulator: string
+  readonly simulator_version: string | null
+  /** The run's answer rests on it. */
+  readonly stands: boolean
+  readonly duration_ns: number | null
+  readonly p10_ns: number | null
+  readonly p90_ns: number | null
+  readonly bound: string
+  readonly tier: string
+  readonly reason: string
+  readonly tensor_ns: number | null
+  readonly dram_ns: number | null
+  readonly l2_ns: number | null
+  readonly issue_ns: number | null
+  readonly launch_ns: number | null
+  readonly sm_cycles: number | null
+  readonly statistics: Readonly<Record<string, number | string | Readonly<Record<string, number>>>> | null
+}
+
+export interface Simulations {
+  readonly measured_ns: number | null
+  readonly refinement: string | null
+  /** Why this one stands; '' where only one was asked in this run. */
+  readonly why: string
+  readonly simulations: readonly SimulatedBy[]
+}
+
 /** Measured times of one kernel's launches. */
 export interface Histogram {
   readonly launch_count: number
@@ -187,6 +217,8 @@ export const screens = {
     ask<RunsPage>(`/api/runs?${new URLSearchParams({ ...filters, count: String(count) }).toString()}`),
   explain: (run: string, config: string, task: string) =>
     ask<Receipt>(`/api/runs/${part(run)}/configs/${part(config)}/tasks/${part(task)}/explain`),
+  simulations: (run: string, config: string, task: string) =>
+    ask<Simulations>(`/api/runs/${part(run)}/configs/${part(config)}/tasks/${part(task)}/simulations`),
   histogram: (trace: string, task: string) => ask<Histogram>(`/api/traces/${part(trace)}/tasks/${part(task)}/histogram`),
   knownErrors: async (run: string) => (await ask<{ readonly configs: readonly KnownError[] }>(`/api/runs/${part(run)}/known-errors`)).configs,
   curves: (run: string, axis: 'context' | 'batch') => ask<Curves>(`/api/runs/${part(run)}/curves?axis=${axis}`),

@@ -5,24 +5,34 @@ import { screens, type Receipt, type ReceiptInput, type ReceiptLine } from '../.
 import { ms, ratio } from '../../lib/units'
 import { Problem } from '../Problem'
 import { Loading } from '../States'
+import { Simulators } from './Simulators'
 import styles from './Why.module.css'
 
 interface Props {
   readonly runId: string
   readonly configId: string
   readonly taskId: string
+  /** The run's answer has changed since: its kernels were refined. */
+  readonly isRefined?: boolean
 }
 
 /** Why this number: a receipt read from top to bottom, whose lines multiply and add to what is shown. */
-export function Why({ runId, configId, taskId }: Props) {
+export function Why({ runId, configId, taskId, isRefined = false }: Props) {
   const found = useQuery({
-    queryKey: ['explain', runId, configId, taskId],
+    queryKey: ['explain', runId, configId, taskId, isRefined],
     queryFn: () => screens.explain(runId, configId, taskId),
     staleTime: 30_000,
   })
   if (found.error) return <Problem error={found.error} onRetry={() => void found.refetch()} />
   if (found.data === undefined) return <Loading words="Asking why" rows={9} height={420} />
-  return <ReceiptView receipt={found.data} />
+  return (
+    <>
+      <ReceiptView receipt={found.data} />
+      <div className={styles.receipt}>
+        <Simulators runId={runId} configId={configId} taskId={taskId} version={String(isRefined)} />
+      </div>
+    </>
+  )
 }
 
 function ReceiptView({ receipt }: { readonly receipt: Receipt }) {
@@ -39,7 +49,13 @@ function ReceiptView({ receipt }: { readonly receipt: Receipt }) {
           <span>{range(ms(receipt.p10_ns / 1e6), ms(receipt.p90_ns / 1e6), timeUnit([ms(receipt.p10_ns / 1e6)]))}</span>
         )}
       </p>
-      {!receipt.is_reproduced && receipt.value_ns !== null && (
+      {receipt.tier !== 'A' && receipt.value_ns !== null && (
+        <p className={styles.note}>
+          Simulated instruction by instruction by {receipt.simulator} version {receipt.simulator_version ?? '?'}: the limits are what it counted, each
+          at the datasheet’s rate; the rest of its time is waiting.
+        </p>
+      )}
+      {receipt.tier === 'A' && !receipt.is_reproduced && receipt.value_ns !== null && (
         <p className={styles.note}>
           This run was answered by {receipt.simulator} version {receipt.simulator_version ?? '?'}, with other constants than this server
           has: its numbers stand as stored, and are not taken apart anew.

@@ -123,7 +123,7 @@ export function KernelsPage() {
       )}
       {selected?.taskId != null && configOfWhy && (
         <InInspector title="Why">
-          <Why runId={run.runId} configId={configOfWhy.spec.config_id} taskId={selected.taskId} />
+          <Why runId={run.runId} configId={configOfWhy.spec.config_id} taskId={selected.taskId} isRefined={configOfWhy.isRefined} />
         </InInspector>
       )}
     </div>

@@ -38,7 +38,7 @@ export function useKernels(run: Run, configs: readonly Config[], base: number): 
   })
   const results = useQueries({
     queries: configs.map((config) => ({
-      queryKey: ['durations', run.runId, config.spec.config_id, config.results.size, config.accuracy !== null],
+      queryKey: ['durations', run.runId, config.spec.config_id, config.results.size, config.accuracy !== null, config.isRefined],
       queryFn: () => fetchResults(run.runId, config.spec.config_id),
       placeholderData: (before: ResultColumns | undefined) => before,
       staleTime: Infinity,

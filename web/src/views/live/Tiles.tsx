@@ -53,6 +53,7 @@ export function Tiles({ run, going }: { readonly run: Run; readonly going: Going
             total={total}
             share={shareDone(run, config, going.weights)}
             foot={footOf(run, config, done, total, going.etas.get(config.spec.config_id))}
+            refining={refiningOf(run, config)}
           />
         )
       })}
@@ -74,10 +75,12 @@ interface TileProps {
   readonly total: number
   readonly share: Ratio
   readonly foot: string
+  /** How far the refinement of its kernels is; '' where none are refined. */
+  readonly refining: string
 }
 
 /** The same in one line. */
-const Row = memo(function Row({ config, name, headline, scale, isRunOver, done, total, share, foot }: TileProps) {
+const Row = memo(function Row({ config, name, headline, scale, isRunOver, done, total, share, foot, refining }: TileProps) {
   const { gpu, label } = config.spec
   const estimate = metricOf(config, headline)
   const unit = timeUnit(estimate ? [estimate.value] : [])
@@ -100,12 +103,15 @@ const Row = memo(function Row({ config, name, headline, scale, isRunOver, done, 
         )}
       </span>
       <span>{estimate && <Band estimate={estimate} scale={scale} color={classOf(gpu)} />}</span>
-      <span className={styles.foot}>{foot}</span>
+      <span className={styles.foot} title={config.refinement?.sentence}>
+        {foot}
+        {refining !== '' && ` · ${refining}`}
+      </span>
     </li>
   )
 })
 
-const Tile = memo(function Tile({ config, name, headline, scale, isRunOver, done, total, share, foot }: TileProps) {
+const Tile = memo(function Tile({ config, name, headline, scale, isRunOver, done, total, share, foot, refining }: TileProps) {
   const { gpu, label } = config.spec
   const gpuClass = classOf(gpu)
   const isVariant = isHypothetical(label)
@@ -140,6 +146,11 @@ const Tile = memo(function Tile({ config, name, headline, scale, isRunOver, done
         </div>
       )}
       <p className={styles.foot}>{foot}</p>
+      {refining !== '' && (
+        <p className={`${styles.foot} ${styles.refining}`} title={config.refinement?.sentence} data-refined={config.isRefined}>
+          {refining}
+        </p>
+      )}
     </li>
   )
 })
@@ -257,6 +268,16 @@ function Ring({ done, total, share }: { readonly done: number; readonly total: n
       </text>
     </svg>
   )
+}
+
+function refiningOf(run: Run, config: Config): string {
+  const { refinement } = config
+  if (run.refineWith === '' || refinement === null) return run.refineWith === '' || isOver(run) ? '' : `then refined with ${run.refineWith}`
+  const of = counted(refinement.chosen.size, 'kernel')
+  if (refinement.chosen.size === 0) return `no kernel for ${run.refineWith}`
+  const failed = refinement.failedCount > 0 ? `, ${refinement.failedCount} failed` : ''
+  if (config.isRefined) return `${run.refineWith}: ${refinement.takenCount} of ${of} refined${failed}`
+  return `${run.refineWith}: ${refinement.done.size} of ${of} done${failed}`
 }
 
 function footOf(run: Run, config: Config, done: number, total: number, etaS: number | undefined): string {

@@ -13,7 +13,7 @@ import { Provenance } from '../Provenance'
 import { sortedRows, type SortKey } from '../sorting'
 import { configText, positionOf, valueAt, withSetting, type Settings } from '../whatif/knobs'
 import styles from './NewRunPage.module.css'
-import { commandLine, partsOf, shownStock, simulatorChoices, VARIANT_KNOBS, withReplicas } from './variant'
+import { commandLine, partsOf, refinersOf, shownStock, simulatorChoices, VARIANT_KNOBS, withReplicas } from './variant'
 
 const ORDER = Object.keys(CLASS_WORD) as GpuClass[]
 const TIMELINE_CONFIGS = 8
@@ -45,9 +45,12 @@ export function NewRunPage() {
   const [simulator, setSimulator] = useState(search.sim ?? 'analytic')
   const typed = variants.split('\n').map((line) => line.trim()).filter((line) => line !== '')
   const configs = [...chosen, ...typed]
+  const refiners = refinersOf(about.data?.simulators ?? [], simulator, details.data?.sass_tasks ?? null)
+  const [refineChoice, setRefineChoice] = useState('')
+  const refineWith = refiners.includes(refineChoice) ? refineChoice : ''
   const known = useMemo(() => new Map(gpus.data?.map((gpu) => [gpu.spec.gpu, gpu])), [gpus.data])
   const start = useMutation({
-    mutationFn: () => api.startRun({ trace_id: traceId ?? '', gpus: configs, simulator }),
+    mutationFn: () => api.startRun({ trace_id: traceId ?? '', gpus: configs, simulator, ...(refineWith === '' ? {} : { refine: { simulator: refineWith } }) }),
     onSuccess: async (runId) => {
       await queries.invalidateQueries({ queryKey: ['runs'] })
       await navigate({ to: '/runs/$runId', params: { runId } })
@@ -60,7 +63,7 @@ export function NewRunPage() {
     if (index < chosen.length) setChosen((now) => now.flatMap((one, at) => (at !== index ? [one] : text === null ? [] : [text])))
     else setVariants(typed.flatMap((one, at) => (at !== index - chosen.length ? [one] : text === null ? [] : [text])).join('\n'))
   }
-  const cli = commandLine(traceId ?? 'TRACE', configs, simulator)
+  const cli = commandLine(traceId ?? 'TRACE', configs, simulator, refineWith)
   const strangers = [...names].filter((gpu) => known.size > 0 && !known.has(gpu))
   return (
     <form
@@ -131,6 +134,26 @@ export function NewRunPage() {
                   </span>
                 </label>
               ))}
+            </fieldset>
+            <fieldset className={styles.simulators} data-testid="refine">
+              <legend>Then refine with</legend>
+              {refiners.length === 0 ? (
+                <p className={styles.hint}>
+                  {details.data?.sass_tasks === 0
+                    ? 'Nothing: no kernel of this trace has its instructions. Import it together with the folder of SASS traces of the same job.'
+                    : 'Nothing: only a fast simulator is refined, by one of instructions that is installed here.'}
+                </p>
+              ) : (
+                ['', ...refiners].map((name) => (
+                  <label key={name}>
+                    <input type="radio" name="refine" value={name} checked={refineWith === name} onChange={() => setRefineChoice(name)} />
+                    <span>
+                      {name === '' ? 'nothing' : name}
+                      {name !== '' && <span className={styles.hint}> the kernels that make most of the uncertainty, once the first answer is out</span>}
+                    </span>
+                  </label>
+                ))
+              )}
             </fieldset>
           </section>
           <section className={`panel ${styles.panel}`}>

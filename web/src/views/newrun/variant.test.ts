@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { commandLine, partsOf, simulatorChoices, withReplicas } from './variant'
+import { commandLine, partsOf, refinersOf, simulatorChoices, withReplicas } from './variant'
 
 describe('configs as text', () => {
   it('are taken apart and put together', () => {
@@ -20,5 +20,11 @@ describe('configs as text', () => {
     const sass = (tasks: number | null) => simulatorChoices(['analytic', 'sass'], tasks).find(({ name }) => name === 'sass')?.why
     expect(sass(0)).toMatch(/no SASS in this trace/)
     expect([sass(3), sass(null)]).toEqual(['', ''])
+  })
+  it('are refined by simulators of instructions alone, where the trace has some', () => {
+    expect(refinersOf(['analytic', 'roofline', 'sass', 'accelsim'], 'analytic', 4)).toEqual(['sass', 'accelsim'])
+    expect(refinersOf(['analytic', 'sass'], 'analytic', 0)).toEqual([])
+    expect(refinersOf(['analytic', 'sass'], 'sass', 4)).toEqual([])
+    expect(commandLine('abc', ['l4'], 'analytic', 'sass')).toMatch(/--gpu l4 --refine-with sass$/)
   })
 })

@@ -37,19 +37,28 @@ export const withReplicas = (text: string, replicas: number): string => {
 /** A word as a shell takes it. */
 export const shellWord = (text: string): string => (/^[\w:=.,+-]+$/.test(text) ? text : `'${text.replaceAll("'", String.raw`'\''`)}'`)
 
-export function commandLine(trace: string, configs: readonly string[], simulator: string): string {
-  return ['.venv/bin/cascade run', trace, ...configs.map((config) => `--gpu ${shellWord(config)}`), ...(simulator === 'analytic' ? [] : [`--simulator ${simulator}`])].join(' ')
+export function commandLine(trace: string, configs: readonly string[], simulator: string, refineWith = ''): string {
+  const by = simulator === 'analytic' ? [] : [`--simulator ${simulator}`]
+  const then = refineWith === '' ? [] : [`--refine-with ${refineWith}`]
+  return ['.venv/bin/cascade run', trace, ...configs.map((config) => `--gpu ${shellWord(config)}`), ...by, ...then].join(' ')
 }
 
 const NOT_HERE: Readonly<Record<string, string>> = {
   sass: 'needs the instructions of each kernel, which no profiler records: `cascade sass FOLDER` simulates Accel-Sim’s own traces',
-  accelsim: 'needs an Accel-Sim of yours: this server has none',
+  accelsim: 'needs an Accel-Sim of yours: start the server with CASCADE_ACCELSIM and CASCADE_ACCELSIM_CONFIGS',
 }
+
+/** Simulators of instructions: what a run may be refined with. */
+const SLOW: ReadonlySet<string> = new Set(['sass', 'accelsim'])
+
+/** What may refine a run of this simulator; none where the trace has no instructions at all. */
+export const refinersOf = (installed: readonly string[], simulator: string, sassTasks: number | null): readonly string[] =>
+  SLOW.has(simulator) ? [] : simulatorChoices(installed, sassTasks).flatMap(({ name, why }) => (SLOW.has(name) && why === '' ? [name] : []))
 
 /** Every simulator there is, with the reason where it is not possible here. sassTasks: of the trace; null: not known. */
 export function simulatorChoices(installed: readonly string[], sassTasks: number | null): readonly { readonly name: string; readonly why: string }[] {
   return [...new Set([...installed, ...Object.keys(NOT_HERE)])].map((name) => {
     if (!installed.includes(name)) return { name, why: NOT_HERE[name] ?? 'not installed' }
-    return { name, why: name === 'sass' && sassTasks === 0 ? 'no SASS in this trace: import it together with a folder of Accel-Sim’s traces' : '' }
+    return { name, why: SLOW.has(name) && sassTasks === 0 ? 'no SASS in this trace: import it together with a folder of Accel-Sim’s traces' : '' }
   })
 }
