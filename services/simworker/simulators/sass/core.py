@@ -117,7 +117,8 @@ WAVE_BEGAN: Final = 12
 WAVE_CYCLES: Final = 13  # between the last two waves' first CTAs
 LAST_CHANGE: Final = 14  # of that since the wave before, in thousandths
 WAVE_CHANGE: Final = 15  # the larger one of the last two
-CLOCK_SIZE: Final = 16
+HAS_BEGUN: Final = 16
+CLOCK_SIZE: Final = 17
 
 # Why `simulate` returned.
 ENDED: Final = 0
@@ -547,26 +548,26 @@ def access_global(
     return done, cycle, at + runs + 1
 
 
-@compiled
-def begin(n: Numbers, l1: L1, run: Running, base: int, cta_total: int, resident: int, cluster: int, waves: int) -> None:
-    """Puts the first CTAs of a kernel in line, in the cycle `base`. `waves`: see SAMPLED_WAVES."""
+@inner
+def _begin(n: Numbers, l1: L1, run: Running, resident: int) -> None:
+    """Puts the first CTAs in line, in the cycle BASE: one per SM and cycle, SM by SM, until all are full."""
     clock = run.clock
-    clock[NOW] = base
-    clock[BASE] = base
-    clock[LAST_END] = base
-    clock[WAVE_BEGAN] = base
-    clock[CTA_TOTAL] = cta_total
-    clock[CLUSTER] = cluster
-    clock[SAMPLED_WAVES] = waves
-    # One CTA per SM and cycle, SM by SM, until all are full.
+    clock[NOW] = clock[BASE]
+    clock[LAST_END] = clock[BASE]
+    clock[WAVE_BEGAN] = clock[BASE]
     for round_ in range(resident):
         for sm in range(n.sm_count):
-            _vacate(n, run, sm * resident + round_, resident, base + round_)
+            _vacate(n, run, sm * resident + round_, resident, clock[BASE] + round_)
+    if n.flushes_l1 == 0:
+        return
     for sm in range(n.sm_count):
+        is_used = False
         for set_index in range(n.l1_sets):
-            if l1.occupied[sm, set_index] != 0 and n.flushes_l1 != 0:
-                l1.occupied[sm, :] = 0
-                l1.buckets[sm, :] = 0
+            is_used = is_used or l1.occupied[sm, set_index] != 0
+            l1.occupied[sm, set_index] = 0
+        if is_used:
+            for bucket in range(l1.buckets.shape[1]):
+                l1.buckets[sm, bucket] = 0
 
 
 @inner
@@ -627,7 +628,7 @@ def simulate(
     work_limit: int,
     told: NDArray[np.int64],
 ) -> int:
-    """Goes on with a kernel that `begin` began; why it returned. `told` gets the statistics, `run` is where it is.
+    """Goes on with a kernel from where `run` is, or begins it; why it returned. `told` gets the statistics.
 
     It pauses where the instructions and an eighth of the requests in `told` come to `work_limit`.
     """
@@ -639,6 +640,9 @@ def simulate(
     from_memory = warps.from_memory
     group_fill = warps.group_fill
     clock = run.clock
+    if clock[HAS_BEGUN] == 0:
+        clock[HAS_BEGUN] = 1
+        _begin(n, l1, run, resident)
     known_ctas = clock[FIRST_CTA] + len(code.cta_warp) - 1
     base = clock[BASE]
 

@@ -17,6 +17,7 @@ from services.simworker.simulators.sass.reading import RECORD_BYTES_LIMIT, Kerne
 from services.simworker.simulators.sass.state import (
     CLUSTER_LIMIT,
     Code,
+    Numbers,
     Running,
     fresh_calendars,
     fresh_l1,
@@ -25,6 +26,7 @@ from services.simworker.simulators.sass.state import (
     fresh_warps,
     numbers_of,
     pipes_of,
+    rested,
 )
 
 SMALLEST = {
@@ -110,6 +112,8 @@ class Simulation:
         self._l2 = fresh_l2(machine)
         self._warps = fresh_warps(machine)
         self._calendars = fresh_calendars(machine)
+        self._numbers: dict[int, Numbers] = {}  # by L1's ways
+        self._idle: dict[int, Running] = {}  # by CTAs per SM: what a kernel has left, for the next one
         # Time goes on from kernel to kernel, so that whatever a fill waited for has arrived long before.
         self._base = 1 << 16
 
@@ -131,16 +135,19 @@ class Simulation:
         if isinstance(source, KernelReader):
             source.read(places + 2 * CLUSTER_LIMIT, check=reading_check(watch, source.file))
         code, cta_count, first_cta = _code_of(source)
-        numbers = numbers_of(machine, machine.l1_ways_beside(resident * header.shared_memory_bytes))
+        ways = machine.l1_ways_beside(resident * header.shared_memory_bytes)
+        numbers = self._numbers.get(ways) or self._numbers.setdefault(ways, numbers_of(machine, ways))
         width = max(int(np.diff(code.cta_warp).max()), header.warps_per_cta if cta_count > len(code.cta_rank) else 0)
         fitting = min(resident, max(1, machine.threads_per_sm // 32 // width))
         cluster = _cluster_size(source.file, code, cta_count, fitting, machine)
         places = machine.sm_count * fitting
-        run = fresh_running(machine, fitting, core.CLOCK_SIZE)
+        run = self._idle.pop(fitting, None) or fresh_running(machine, fitting, core.CLOCK_SIZE)
+        run.clock[:] = 0
+        run.clock[core.BASE] = self._base
+        run.clock[core.CTA_TOTAL] = cta_count
+        run.clock[core.CLUSTER] = cluster
+        run.clock[core.SAMPLED_WAVES] = 0 if places % cluster else sampled_waves
         told = np.zeros(core.TOLD_SIZE, np.int64)
-        core.begin(
-            numbers, self._l1, run, self._base, cta_count, fitting, cluster, 0 if places % cluster else sampled_waves
-        )
         while True:
             run.clock[core.FIRST_CTA] = first_cta
             limit = int(told[core.INSTRUCTIONS]) + (int(told[core.REQUESTS]) >> 3) + PAUSE_WORK
@@ -171,6 +178,8 @@ class Simulation:
                 raise BadTrace(f"{source.file}: a thread block has more than the {width} warps that its header says")
         self._base += int(told[core.CYCLES]) + (1 << 16)
         ended = why == core.ENDED
+        if ended:
+            self._idle[fitting] = rested(run)
         sampled = _sampled(run, cta_count) if ended else None
         cycles = int(told[core.CYCLES]) + (_cycles_beyond(run, cta_count, places) if sampled else 0)
         read = source.cta_count if isinstance(source, KernelReader) else cta_count

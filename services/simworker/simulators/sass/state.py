@@ -368,5 +368,14 @@ def fresh_running(machine: Machine, resident: int, scalars: int) -> Running:
     )
 
 
+def rested(run: Running) -> Running:
+    """After a kernel that ended, ready for the next: nobody runs any more, and all times in it are past."""
+    run.highest[:] = 0
+    run.last_issued[:] = -1
+    run.idle_count[:] = 0
+    run.idle_since[:] = 0
+    return run
+
+
 def pipes_of(machine: Machine) -> Fixed:
     return Fixed(np.array(machine.latency, np.int64), np.array(machine.initiation, np.int64))
