@@ -108,8 +108,8 @@ class Sampler:
 
 def equal_to(known: KernelResult) -> Sampled:
     """What a result is that was taken over from an equal kernel's."""
-    share = known.sampled
-    return Sampled("kernels", share.cta_count, share.of_ctas, 0.0) if share else Sampled("kernels", 1, 1, 0.0)
+    count = known.header.cta_count
+    return Sampled("kernels", known.sampled.cta_count if known.sampled else count, count, 0.0)
 
 
 def digest_of(trace: KernelTrace) -> bytes:
