@@ -18,7 +18,7 @@ from services.simworker.simulators.sass import lines
 from services.simworker.simulators.sass.opcodes import UnknownOpcode, describe
 from services.simworker.simulators.sass.state import Code
 
-RECORD_BYTES_LIMIT = 256 << 20
+RECORD_BYTES_LIMIT = 128 << 20
 """Of a kernel's records in memory; what is done of a larger one is let go, but for the warps that still run."""
 
 _SLOTS = 4096  # of the opcode table; an architecture has some hundred spellings
