@@ -523,6 +523,35 @@ const scenarios = {
     return { first, second: await page.getByTestId('receipt').innerText(), address: page.url() }
   },
 
+  /** A run asked for with a refinement, and watched until its tiles have upgraded. */
+  async refined() {
+    await page.goto(`${options.url}/?token=${options.token}`)
+    await page.goto(`${options.url}/new?trace=${options.plain}&gpu=a100_sxm_80gb`)
+    await page.getByTestId('refine').getByText('no kernel of this trace has its instructions').waitFor()
+    await page.goto(`${options.url}/new?trace=${options.trace}&gpu=a100_sxm_80gb&gpu=rtx_3090`)
+    await page.getByTestId('refine').getByRole('radio', { name: /^sass/ }).check()
+    const cli = await page.getByText('.venv/bin/cascade run').innerText()
+    await screen('refine-new')
+    await page.getByRole('button', { name: /^Run on/ }).click()
+    const tiles = page.getByRole('list', { name: 'Configs' }).getByRole('listitem')
+    const marks = page.locator('[data-refined]')
+    const seen = []
+    for (;;) {
+      const texts = await marks.allInnerTexts()
+      for (const text of texts) if (!seen.includes(text)) seen.push(text)
+      if ((await page.locator('[data-refined="true"]').count()) === 2) break
+      await page.waitForTimeout(20)
+    }
+    const tile = await tiles.first().innerText()
+    const run = new URL(page.url()).pathname.split('/')[2]
+    await screen('refine-live')
+    await page.goto(`${options.url}/runs/${run}/kernels`)
+    await page.getByRole('table', { name: /^Kernels/ }).getByRole('row').nth(1).click()
+    await page.getByTestId('simulators').scrollIntoViewIfNeeded()
+    await screen('refine-kernel')
+    return { cli, seen, tile, run, simulators: await page.getByTestId('simulators').innerText(), receipt: await page.getByTestId('receipt').innerText() }
+  },
+
   /** A run asked for without a mouse. */
   async newrun() {
     await page.goto(`${options.url}/?token=${options.token}`)
