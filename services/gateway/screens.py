@@ -32,6 +32,7 @@ STATE_TYPES = (
     "StepsPredicted",
     "RequestPredicted",
     "AccuracyMeasured",
+    "RefinementChosen",
 )
 
 

@@ -9,6 +9,7 @@ pytest.importorskip("numba", reason="pip install -r infra/requirements/sass.txt"
 from cascade_schemas.events import Refine
 
 from services.cli import main
+from services.gateway.screens import STATE_TYPES
 from services.runtime.embedded import Embedded, wall_clock_ms
 from services.runtime.engine import ImportOptions, Refused
 from services.runtime.served import ServedEngine
@@ -47,6 +48,12 @@ def test_it_ends_with_both_results_of_each_kernel_and_verifies(engine, folder):
             is_tighter = _width(kernel, "refined") < _width(kernel, "first")
             assert kernel["verdict"] == ("taken:tighter_interval" if is_tighter else "kept:tighter_interval")
             assert kernel["duration_ns"] == kernel["refined_ns" if is_tighter else "first_ns"]
+
+
+def test_the_page_folds_a_moment_to_the_same_state(engine, folder):
+    run_id, report = refined(engine, folder)
+    places = [place for place in engine.places(engine.keys_of(run_id)) if place.type in STATE_TYPES]
+    assert engine.screens.state_hash(run_id, [place.position for place in places]) == report["state_hash"]
 
 
 def _width(kernel, which):
