@@ -548,8 +548,11 @@ const scenarios = {
     await page.goto(`${options.url}/runs/${run}/kernels`)
     await page.getByRole('table', { name: /^Kernels/ }).getByRole('row').nth(1).click()
     await page.getByTestId('simulators').scrollIntoViewIfNeeded()
+    const ended = page.getByText(/^(identical end state|state differs)/)
+    await ended.waitFor()
+    const state = await ended.innerText()
     await screen('refine-kernel')
-    return { cli, seen, tile, run, simulators: await page.getByTestId('simulators').innerText(), receipt: await page.getByTestId('receipt').innerText() }
+    return { cli, seen, tile, run, state, simulators: await page.getByTestId('simulators').innerText(), receipt: await page.getByTestId('receipt').innerText() }
   },
 
   /** A run asked for without a mouse. */

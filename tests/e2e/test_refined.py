@@ -57,6 +57,7 @@ def test_a_run_is_refined_while_somebody_watches(browser, server, traces, tmp_pa
         assert any(mark.startswith(ended) for mark in found["seen"]), found["seen"]
     assert any(" done" in mark for mark in found["seen"]), found["seen"]  # seen on its way, too
     assert "sass" in found["tile"]
+    assert found["state"].startswith("identical end state")
     for word in ("analytic", "stands", "cycles", "warp instructions", "waits longest for", "reason"):
         assert word in found["simulators"]
     assert "Sum" in found["receipt"]

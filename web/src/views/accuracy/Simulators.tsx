@@ -68,7 +68,7 @@ export function Simulators({ runId, configId, taskId, version }: Props) {
 
 const sentence = (why: string): string => `${why.charAt(0).toUpperCase()}${why.slice(1)}.`
 
-const shown = (value: number | null): string => (value === null ? MISSING : timeWithUnit(ms(value / 1e6)))
+const shown = (value: number | null): string => (value === null ? MISSING : value === 0 ? '0' : timeWithUnit(ms(value / 1e6)))
 
 const counted = (one: SimulatedBy, name: string): number | null => {
   const value = one.statistics?.[name]

@@ -28,7 +28,7 @@ export function Why({ runId, configId, taskId, isRefined = false }: Props) {
   return (
     <>
       <ReceiptView receipt={found.data} />
-      <div className={styles.receipt}>
+      <div className={`${styles.receipt} ${styles.beside}`}>
         <Simulators runId={runId} configId={configId} taskId={taskId} version={String(isRefined)} />
       </div>
     </>
