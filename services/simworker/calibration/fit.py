@@ -385,14 +385,21 @@ def sigmas_of(constants: Constants, residuals: Sequence[tuple[Floats, Floats, ND
     for low, high in pairwise(edges):
         inside = (t >= low) & (t < high)
         serving = inside & cold.astype(bool)
-        rows = serving if serving.sum() >= 40 else inside
-        found.append(round(_spread(r[rows], overall) if rows.sum() >= 15 else overall, 3))
+        if inside.sum() < 15:
+            sigma = overall
+        else:  # what is promised of all rows is promised of serving ones too
+            sigma = max(_spread(r[inside], overall), _spread(r[serving], overall) if serving.sum() >= 40 else 0)
+        found.append(round(sigma, 3))
     return found
 
 
 def _spread(residuals: Floats, otherwise: float) -> float:
-    """Never below 0.03: kernels' own repeatability."""
-    return max(float(np.quantile(np.abs(residuals), 0.8)) / Z90, 0.03) if residuals.size >= 8 else otherwise
+    """Never below 0.03: kernels' own repeatability. Few rows say little of the others: half a standard error on top."""
+    count = residuals.size
+    if count < 8:
+        return otherwise
+    share = min(0.8 + 0.2 / math.sqrt(count), 1.0)
+    return max(float(np.quantile(np.abs(residuals), share)) / Z90, 0.03)
 
 
 def _score(residuals: Sequence[tuple[Floats, Floats, NDArray[np.bool_]]], held: Sequence[Sample]) -> dict[str, Any]:

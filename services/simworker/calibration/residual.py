@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -31,7 +31,7 @@ from services.simworker.calibration.fit import (
     sigmas_of,
 )
 from services.simworker.calibration.tables import Companion, Sample, read_samples, work_table
-from services.simworker.simulators.analytic.forest import Forest, Trees, features
+from services.simworker.simulators.analytic.forest import Forest, Rising, Trees, features
 from services.simworker.simulators.analytic.isotonic import growing
 from services.simworker.simulators.analytic.learned import Learned, evaluate, to_json
 from services.simworker.simulators.analytic.residual import AXES, BAND, GROWING, RESOLUTION, Residual, coordinates
@@ -40,7 +40,7 @@ from services.simworker.simulators.analytic.simulator import form_us_as_sold
 
 _FOLDER = Path(__file__).parent / "constants"
 _ROWS_MIN = 30
-_FOLDS, _ROWS_OF_ONE_FOLD = 5, 600  # a fifth of many rows tells enough
+_FOLDS, _ROWS_OF_ONE_FOLD, _SERVING_ROWS_OF_ONE_FOLD = 5, 600, 100  # a fifth of many rows tells enough
 _SEED = 7
 _LIMIT = 0.6  # of ln: beyond, the form and the table are not about the same kernel
 _EAGER_RESOLUTION_US = 20.0
@@ -66,6 +66,7 @@ _FOREST = _Boosting(150, 24, 0.1, 9)  # evaluated by the product: as good, and a
 _LATTICE_OCTAVES = 0.9  # between the sizes at which a forest is held monotone; half of it was no better
 # Of ln(measured ÷ form) that is learned from. A100's expert GEMMs are half of what their form says, or twice.
 _CLIP: Mapping[str, float] = {"moe": 1.6}
+_SLOPES, _RISING_TREES = (0.8, 0.6), 400
 _SHARES_OF_TREES = (0.5, 0.75, 1.0)  # the rest is kriging's: trees see tiles and waves, kriging is smooth
 
 
@@ -151,8 +152,12 @@ def _cross_validated(
     constants: Constants, parameters: Mapping[str, float], rows: Sample
 ) -> tuple[dict[str, Floats], NDArray[np.bool_]]:
     """Per way of learning, ln(predicted ÷ measured) by what did not see the row; and for which rows."""
-    fold = np.random.default_rng(_SEED).integers(0, 5, rows.measured_us.size)
-    tested = np.isin(fold, range(_FOLDS if rows.measured_us.size < _ROWS_OF_ONE_FOLD else 1))
+    # All rows of a size go together: two tools measured many of them, and one would give the other away.
+    sizes = np.round(coordinates(rows.form, rows.work), 6)
+    _, which = np.unique(sizes, axis=1, return_inverse=True)
+    fold = np.random.default_rng(_SEED).integers(0, 5, which.max() + 1)[which.ravel()]
+    is_enough = rows.measured_us.size >= _ROWS_OF_ONE_FOLD and rows.cold[fold == 0].sum() >= _SERVING_ROWS_OF_ONE_FOLD
+    tested = np.isin(fold, range(1 if is_enough else _FOLDS))
     after: dict[str, Floats] = {}
     for part in sorted(set(fold[tested])):
         here = fold == part
@@ -165,21 +170,42 @@ def _cross_validated(
 def learned_from(constants: Constants, sample: Sample) -> dict[str, Learned]:
     """Way of learning -> what these rows say beyond the form; cross-validation chooses."""
     if sample.form == "moe":
-        return {"trees": _forest(constants, sample)}
+        return dict(_forests(constants, sample))
     return {f"grid of {share:.0%} trees, rest kriging": table for share, table in _tabulated(constants, sample).items()}
 
 
-def _forest(constants: Constants, sample: Sample) -> Forest:
+def _forests(constants: Constants, sample: Sample) -> Iterator[tuple[str, Forest]]:
+    """How they are held, and the trees: on a lattice, or by other trees that never fall."""
     gpu = load_gpu(sample.gpu)
     _, group = constants.group(sample.form, sample.variant, gpu)
     x, y, weights = trained_on(constants, group.parameters, sample)
     booster = _boosted(features(sample.form, x, gpu.sm_count), y, weights, _FOREST)
-    return Forest(
+    forest = Forest(
         _arrays(booster.dump_model()["tree_info"]),
         nodes=tuple(_nodes(axis, _LATTICE_OCTAVES) for axis in x), sm_count=float(gpu.sm_count), sigmas=(),
         copies=float(np.median(sample.work["weight_copies"])),
         l2_kept_bytes=float(gpu.l2_bytes * group.parameters["l2"]),
     )  # fmt: skip
+    yield "trees", forest
+    form_us = [form_us_as_sold(constants, sample.form, group.parameters, sample.gpu, w) for w in _works(sample)]
+    form_ln = np.log(np.concatenate(form_us))
+    for slope in _SLOPES:
+        rising = _never_falling(sample.form, np.concatenate([x, form_ln[None]]), (1 - slope) * form_ln + y, weights)
+        held = Rising(_arrays(rising.dump_model()["tree_info"]), slope)
+        yield f"trees, held by rising ones over {slope:.0%} of the form", replace(forest, rising=held)
+
+
+def _never_falling(form: str, x: Floats, y: Floats, weights: Floats) -> Any:
+    """Trees of what grows with the sizes that cost work, and with the form's time: the last row of x."""
+    import lightgbm  # noqa: PLC0415 - calibration only: the product runs without it
+
+    settings = {
+        "objective": "huber", "alpha": 0.1, "num_leaves": 31, "learning_rate": 0.1, "lambda_l2": 0.5, "verbose": -1,
+        "min_data_in_leaf": 3, "num_threads": 1, "seed": _SEED, "deterministic": True, "force_row_wise": True,
+        "monotone_constraints": [*(int(name in GROWING[form]) for name in AXES[form]), 1],
+        "monotone_constraints_method": "intermediate",
+    }  # fmt: skip
+    return lightgbm.train(settings, lightgbm.Dataset(x.T, y, weight=weights), _RISING_TREES)
 
 
 def _arrays(trees: Sequence[Mapping[str, Any]]) -> Trees:
@@ -241,6 +267,19 @@ def held_table(
     )
 
 
+def residuals_not_held(constants: Constants, sample: Sample) -> Floats:
+    """ln(predicted ÷ measured) of the rows left out, by trees that may fall where the measurements do: GEMMs alone."""
+    gpu = load_gpu(sample.gpu)
+    _, group = constants.group(sample.form, sample.variant, gpu)
+    rows, held = sample.take(sample.fitted), sample.take(sample.left_out | sample.scored)
+    x, y, weights = trained_on(constants, group.parameters, rows)
+    at, there, _ = trained_on(constants, group.parameters, held)
+    count = held.measured_us.size
+    learned = _by_trees(features(sample.form, x, gpu.sm_count), y, weights, features(sample.form, at, gpu.sm_count))
+    left: Floats = (learned - there)[:count]
+    return left
+
+
 def residuals_with(
     constants: Constants, form: str, parameters: Mapping[str, float], learned: Learned | None, sample: Sample
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
@@ -256,13 +295,18 @@ def residuals_with(
 
 def trained_on(constants: Constants, parameters: Mapping[str, float], sample: Sample) -> tuple[Floats, Floats, Floats]:
     """Coordinates, ln(measured ÷ form) and weights; each kernel of the form in a call answers for the whole of it."""
-    works = [sample.work, *(c.work for c in sample.companions if c.form == sample.form)]
+    works = _works(sample)
     form_us = sum(form_us_as_sold(constants, sample.form, parameters, sample.gpu, work) for work in works)
     own = np.maximum(sample.measured_us - _companions_us(constants, sample), 0.3 * sample.measured_us)
     limit = _CLIP.get(sample.form, 0.8)
     y = np.clip(np.log(own / form_us), -limit, limit)
     x = np.concatenate([coordinates(sample.form, work) for work in works], axis=1)
     return x, np.tile(y, len(works)), np.tile(_weights(sample), len(works))
+
+
+def _works(sample: Sample) -> list[WorkTable]:
+    """Of the kernels of the form in a measured call."""
+    return [sample.work, *(c.work for c in sample.companions if c.form == sample.form)]
 
 
 def _companions_us(constants: Constants, sample: Sample) -> Floats:

@@ -3,8 +3,9 @@
 Fused MoE kernels are tuned shape by shape, so what is learned jumps between neighbours; a grid wide enough for five
 sizes smooths that away (A100: 14.6 % on a grid, 5.8 % by trees). The trees are learned by calibration/residual.py and
 evaluated with numpy alone. That more rows, columns or depth never make a kernel faster by more than a tenth is held
-here: per (experts, experts per token) the form times the trees is read off on a lattice of m, n and k, the nearest
-function that never falls is fitted to it, and the answer stays within the band of that.
+here: the answer stays within the band of a function that never falls. Either that is read off on a lattice of m, n and
+k (per way of routing the form times the trees, and the nearest function to it that never falls), or other trees were
+learned so that they never fall as a size or the form grows; cross-validation says which.
 """
 
 from __future__ import annotations
@@ -66,6 +67,19 @@ class Trees:
 
 
 @dataclass(frozen=True, slots=True)
+class Rising:
+    """What never falls as m, n, k or the form's time grows: a share of the form, and trees that were held so."""
+
+    trees: Trees
+    slope: float  # share of ln of the form's time that is not left to the trees' steps
+
+    def ln_us(self, x: Floats, form_ln: Floats) -> Floats:
+        """x: log2 sizes (axes, tasks)"""
+        total: Floats = self.slope * form_ln + self.trees.sum_at(np.concatenate([x, form_ln[None]]))
+        return total
+
+
+@dataclass(frozen=True, slots=True)
 class Forest:
     """One GPU's trees of one variant of expert GEMMs."""
 
@@ -75,6 +89,7 @@ class Forest:
     sigmas: tuple[float, ...]
     copies: float
     l2_kept_bytes: float
+    rising: Rising | None = None  # None: by lattices
     _lattices: dict[tuple[float, float], Floats] = field(default_factory=dict, compare=False, repr=False)
 
     def evaluate(self, work: WorkTable, form_us: FormUs) -> tuple[Floats, Floats]:
@@ -100,6 +115,9 @@ class Forest:
             return np.zeros(0)
         form_ln = np.log(form_us(self._work_at(work, x)))
         total = form_ln + self.learned(x)
+        if self.rising is not None:
+            near = self.rising.ln_us(x, form_ln)
+            return np.asarray(np.clip(total, near - BAND, near + BAND) - form_ln)
         axes = self.nodes[:_GROWING]
         routed, which = np.unique(np.round(x[_GROWING:], 3), axis=1, return_inverse=True)
         which = which.ravel()  # its shape differs between versions of numpy
@@ -166,6 +184,15 @@ def features(form: str, x: Floats, sm_count: float) -> Floats:
 
 
 def from_json(stored: Mapping[str, Any]) -> Forest:
+    rising = stored.get("rising")
+    return Forest(
+        _unpacked(stored), nodes=tuple(np.array(axis) for axis in stored["nodes"]), sm_count=stored["sm_count"],
+        sigmas=tuple(stored["sigmas"]), copies=stored["copies"], l2_kept_bytes=stored["l2_kept_bytes"],
+        rising=Rising(_unpacked(rising), rising["slope"]) if rising is not None else None,
+    )  # fmt: skip
+
+
+def _unpacked(stored: Mapping[str, Any]) -> Trees:
     shape = (stored["trees"], stored["nodes_per_tree"])
     raw = lzma.decompress(base64.b64decode(stored["values"]))
     arrays: dict[str, NDArray[Any]] = {}
@@ -174,23 +201,25 @@ def from_json(stored: Mapping[str, Any]) -> Forest:
         size = shape[0] * shape[1] * np.dtype(kind).itemsize
         arrays[name] = np.frombuffer(raw[begin : begin + size], dtype=kind).reshape(shape)
         begin += size
-    return Forest(
-        Trees(**arrays), nodes=tuple(np.array(axis) for axis in stored["nodes"]), sm_count=stored["sm_count"],
-        sigmas=tuple(stored["sigmas"]), copies=stored["copies"], l2_kept_bytes=stored["l2_kept_bytes"],
-    )  # fmt: skip
+    return Trees(**arrays)
 
 
 def to_json(forest: Forest) -> dict[str, Any]:
-    trees, nodes = forest.trees.feature.shape
-    raw = b"".join(np.asarray(getattr(forest.trees, name), dtype=kind).tobytes() for name, kind in _TYPES.items())
+    rising = forest.rising
     return {
         "kind": "forest",
-        "trees": trees,
-        "nodes_per_tree": nodes,
         "nodes": [[round(float(node), 4) for node in axis] for axis in forest.nodes],
         "sm_count": forest.sm_count,
         "sigmas": list(forest.sigmas),
         "copies": forest.copies,
         "l2_kept_bytes": forest.l2_kept_bytes,
-        "values": base64.b64encode(lzma.compress(raw, preset=9)).decode("ascii"),
+        **_packed(forest.trees),
+        **({} if rising is None else {"rising": {"slope": rising.slope, **_packed(rising.trees)}}),
     }
+
+
+def _packed(trees: Trees) -> dict[str, Any]:
+    count, nodes = trees.feature.shape
+    raw = b"".join(np.asarray(getattr(trees, name), dtype=kind).tobytes() for name, kind in _TYPES.items())
+    values = base64.b64encode(lzma.compress(raw, preset=9)).decode("ascii")
+    return {"trees": count, "nodes_per_tree": nodes, "values": values}
