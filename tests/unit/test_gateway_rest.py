@@ -145,7 +145,7 @@ def test_the_description_lists_every_route(client):
         "/api/what-if", "/api/traces/{trace_id}/layout", "/api/traces/{trace_id}/launches",
         "/api/runs/{run_id}/durations/{config}", "/api/runs/{run_id}/log/{config}/search",
         "/api/runs/{run_id}/configs/{config}/tasks/{task}/explain", "/api/compare", "/api/what-if/sweep",
-        "/api/runs/{run_id}/configs/{config}/tasks/{task}/simulations", "/api/compare", "/api/what-if/sweep",
+        "/api/runs/{run_id}/configs/{config}/tasks/{task}/simulations",
         "/api/traces/{trace_id}/profile", "/api/traces/{trace_id}/work", "/api/runs/{run_id}/curves",
         "/api/accuracy", "/api/sql/schema", "/api/sql/table", "/api/sql/export", "/api/recordings/{trace_id}/{rank}",
         "/api/artifacts/{digest}", "/api/imports",
