@@ -282,7 +282,7 @@ def page(
 
 def _against_goals(own: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Medians beside what is aimed at; over several kinds of kernels the median is weighted by rows."""
-    yield from ("## What is aimed at", "", "Serving rows; what misses its aim is in bold.", "")
+    yield from ("## What is aimed at", "", "Serving rows; in docs/accuracy.md what misses its aim is bold.", "")
     yield "| kernels | aim | " + " | ".join(_AIMED_AT[:-1]) + " | aim | l40s |"
     yield "|" + "---|" * 8
     for name, (form, variants, aim, of_l40s) in _GOALS.items():
