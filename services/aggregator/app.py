@@ -32,6 +32,7 @@ from services.runtime.observe import Observed
 TOPICS = ("catalog", "runs", "results")  # predictions are its own: read to their end before these
 _TAKE, _WITHIN_S = 2048, 0.25  # a commit takes DuckDB 20 ms whatever is in it
 _BEAT_S = 1.0
+_SESSIONS_WITHOUT_PARTITIONS, _WITHOUT_PARTITIONS_S = 3, 20.0  # a member that was killed holds its own for a session
 ROOM_BYTES = 64 << 20  # DuckDB writes its log into its file when it has grown to 16 MiB
 _ROOM_LOOK_S, _ROOM_LOOKS = 2.0, 30
 
@@ -76,6 +77,13 @@ def begin_anew_with_room(home: Path, figures: Observed, error: BaseException) ->
                 os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this program itself, as it was started
 
 
+def begin_anew_without_partitions(limit_s: float) -> Never:
+    """A broker that has just come back deals partitions before it knows its topics, and Faust asks no second time."""
+    say("aggregator_has_no_partitions", reason=f"the broker dealt it none for {limit_s:.0f} s; it begins anew")
+    sys.stderr.flush()
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this program itself, as it was started
+
+
 class Active:
     """The shell between Faust's streams and the aggregator; deliveries are one at a time."""
 
@@ -112,17 +120,31 @@ class Active:
         self._heartbeat = asyncio.create_task(self._beat())
 
     async def _beat(self) -> None:
+        sessions_s = _SESSIONS_WITHOUT_PARTITIONS * self._settings.session_timeout_ms / 1000
+        limit_s = max(sessions_s, _WITHOUT_PARTITIONS_S)
+        last_s = time.monotonic()
         while not self._is_full:
+            parts = self._parts()
+            if parts:
+                last_s = time.monotonic()
+            elif time.monotonic() - last_s > limit_s:
+                begin_anew_without_partitions(limit_s)
             self._figures.seen("aggregator", is_ready=True)
-            self._say_lag()
+            self._say_lag(parts)
             await asyncio.sleep(_BEAT_S)
 
-    def _say_lag(self) -> None:
-        """What the broker has and the store has not; nothing before the broker has said it of every partition."""
+    def _parts(self) -> list[Any]:
+        """The partitions that are its own; none while they are being dealt, and at the end."""
         if self.consumer is None:
-            return
+            return []
         try:
-            parts = [part for part in self.consumer.assignment() if part.topic in TOPICS]
+            return [part for part in self.consumer.assignment() if part.topic in TOPICS]
+        except (ConsumerNotStarted, AssertionError):
+            return []
+
+    def _say_lag(self, parts: Sequence[Any]) -> None:
+        """What the broker has and the store has not; nothing before the broker has said it of every partition."""
+        try:
             ends = {part: self.consumer.highwater(part) for part in parts}
         except (ConsumerNotStarted, AssertionError):
             return  # partitions are being dealt, or this is the end
