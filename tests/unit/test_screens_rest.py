@@ -210,7 +210,7 @@ def test_the_state_at_the_end_of_a_run_has_the_hash_that_the_run_ended_with(page
     assert now.position == now.record_count
     hashes = [
         page.get(f"/api/runs/{page.run_id}/state", at=at)["state_hash"]
-        for at in range(0, now.record_count + 1, max(now.record_count // 14, 1))
+        for at in range(0, min(now.record_count, 105) + 1, 7)  # beyond it are the lines of other tests
     ]
     assert len(set(hashes)) > 3, "what is known grows"
     assert hashes[0] != now.state_hash
