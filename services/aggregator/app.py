@@ -73,13 +73,16 @@ def begin_anew_with_room(home: Path, figures: Observed, error: BaseException) ->
             figures.seen("aggregator", is_ready=False)
             time.sleep(_ROOM_LOOK_S)
             if shutil.disk_usage(home).free >= ROOM_BYTES:
-                sys.stderr.flush()
-                os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this program itself, as it was started
+                _begin_anew()
 
 
 def begin_anew_without_partitions(limit_s: float) -> Never:
     """A broker that has just come back deals partitions before it knows its topics, and Faust asks no second time."""
     say("aggregator_has_no_partitions", reason=f"the broker dealt it none for {limit_s:.0f} s; it begins anew")
+    _begin_anew()
+
+
+def _begin_anew() -> Never:
     sys.stderr.flush()
     os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this program itself, as it was started
 
