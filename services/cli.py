@@ -459,7 +459,7 @@ def _validate(arguments: argparse.Namespace, _: Settings) -> int:
     with _screen.status(f"scoring {arguments.pairs.name}"):
         try:
             found = validate(arguments.pairs)
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise BadInput(f"{arguments.pairs}: cannot be read as a Parquet table of pairs: {reason}") from error
     rows = [row | {"refused": row["n"] if row["rows"] == "refused" else 0} for row in found]

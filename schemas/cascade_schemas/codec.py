@@ -65,7 +65,7 @@ def decode(headers: dict[str, str], value: bytes) -> AnyEvent | None:
         if issubclass(event_type, ColumnarEvent):
             return cast("AnyEvent", _of_arrow_stream(event_type, value))
         return cast("AnyEvent", event_type.model_validate_json(value, extra="ignore"))
-    except (ValidationError, ValueError, KeyError, pa.ArrowInvalid, OSError) as error:
+    except (ValidationError, ValueError, KeyError, pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0] if not isinstance(error, ValidationError) else _first_error(error)
         raise MalformedEvent(f"{event_type.__name__}: {reason}") from error
 

@@ -86,7 +86,7 @@ def read_recording(path: Path) -> Iterator[RecordedRecord]:
                 for row in batch.to_pylist():
                     record = Record(row["topic"], row["key"], dict(row["headers"]), row["value"])
                     yield RecordedRecord(row["partition"], row["offset"], row["timestamp_ms"], record)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, KeyError, OSError, ValueError) as error:
+    except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise MalformedRecording(
@@ -164,7 +164,7 @@ def read_batches(source: Path | bytes) -> Iterator[list[Record]]:
         reader = pa.ipc.open_stream(opened)
         if b"cascade_record_stream" not in (reader.schema.metadata or {}):
             raise MalformedRecording("this is no Cascade record stream")
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise MalformedRecording(f"this is no Cascade record stream: {str(error).splitlines()[0]}") from error
@@ -173,6 +173,6 @@ def read_batches(source: Path | bytes) -> Iterator[list[Record]]:
             try:
                 batch = reader.read_next_batch()
                 batch.validate(full=True)
-            except (StopIteration, pa.ArrowInvalid, OSError):
+            except (StopIteration, pa.ArrowException, OSError):
                 return  # the end, or the place where the writer was killed
             yield [Record(row["topic"], row["key"], dict(row["headers"]), row["value"]) for row in batch.to_pylist()]

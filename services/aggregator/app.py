@@ -8,6 +8,7 @@ position stored there, whatever the group says. The active one holds a lock on i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
@@ -15,11 +16,12 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Never
+from typing import IO, Any, NamedTuple, Never
 
 import faust
+from aiokafka.errors import KafkaError
 from cascade_schemas.events import AnyEvent
 from faust.exceptions import ConsumerNotStarted
 
@@ -33,6 +35,7 @@ TOPICS = ("catalog", "runs", "results")  # predictions are its own: read to thei
 _TAKE, _WITHIN_S = 2048, 0.25  # a commit takes DuckDB 20 ms whatever is in it
 _BEAT_S = 1.0
 _SESSIONS_WITHOUT_PARTITIONS, _WITHOUT_PARTITIONS_S = 3, 20.0  # a member that was killed holds its own for a session
+_MISSED_S, _TIMES_READ_AGAIN = 3.0, 3  # Faust passes on what it has within a second
 ROOM_BYTES = 64 << 20  # DuckDB writes its log into its file when it has grown to 16 MiB
 _ROOM_LOOK_S, _ROOM_LOOKS = 2.0, 30
 
@@ -87,6 +90,14 @@ def _begin_anew() -> Never:
     os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this program itself, as it was started
 
 
+class _Awaited(NamedTuple):
+    """A record of a partition that the broker has: since when, and how many times it was sought."""
+
+    offset: int
+    since_s: float
+    times: int
+
+
 class Active:
     """The shell between Faust's streams and the aggregator; deliveries are one at a time."""
 
@@ -105,6 +116,7 @@ class Active:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shell: AggregatorShell | None = None
         self._is_full = False
+        self._awaited: dict[Any, _Awaited] = {}
         self.consumer: Any = None  # Faust's, once it has partitions
 
     async def start(self) -> None:
@@ -133,7 +145,10 @@ class Active:
             elif time.monotonic() - last_s > limit_s:
                 begin_anew_without_partitions(limit_s)
             self._figures.seen("aggregator", is_ready=True)
-            self._say_lag(parts)
+            ends = await self._ends(parts)
+            for part, end in ends.items():
+                self._figures.lag(part.topic, part.partition, max(0, end - self._at(part)))
+            await self._read_again(ends)
             await asyncio.sleep(_BEAT_S)
 
     def _parts(self) -> list[Any]:
@@ -145,16 +160,53 @@ class Active:
         except (ConsumerNotStarted, AssertionError):
             return []
 
-    def _say_lag(self, parts: Sequence[Any]) -> None:
-        """What the broker has and the store has not; nothing before the broker has said it of every partition."""
+    async def _ends(self, parts: Sequence[Any]) -> dict[Any, int]:
+        """How far the broker has come in each of these partitions; nothing while they are being dealt, and at the end.
+
+        A fetch says it on the way; a partition that Faust does not fetch is asked for.
+        """
         try:
             ends = {part: self.consumer.highwater(part) for part in parts}
-        except (ConsumerNotStarted, AssertionError):
-            return  # partitions are being dealt, or this is the end
-        if None not in ends.values():
-            for part, end in ends.items():
-                lag = max(0, end - self.position(part.topic, part.partition))
-                self._figures.lag(part.topic, part.partition, lag)
+            unknown = [part for part, end in ends.items() if end is None]
+            if unknown:
+                ends |= await asyncio.wait_for(self.consumer.highwaters(*unknown), _BEAT_S)
+        except (ConsumerNotStarted, AssertionError, KafkaError, TimeoutError):
+            return {}
+        return ends
+
+    async def _read_again(self, ends: Mapping[Any, int]) -> None:
+        """Faust drops what it fetches while partitions are dealt, and goes on behind it: seek what did not come."""
+        missed = self._missed(ends, time.monotonic())
+        if not missed:
+            return
+        for part, offset in missed.items():
+            say("aggregator_reads_again", topic=part.topic, partition=part.partition, offset=offset)
+        if max(self._awaited[part].times for part in missed) > _TIMES_READ_AGAIN:
+            say("aggregator_is_not_given_records", reason=f"sought {_TIMES_READ_AGAIN} times in vain; it begins anew")
+            _begin_anew()
+        with contextlib.suppress(KafkaError, TimeoutError):
+            await asyncio.wait_for(self.consumer.seek_wait(missed), _MISSED_S)
+
+    def _missed(self, ends: Mapping[Any, int], now_s: float) -> dict[Any, int]:
+        """The partitions, each with its position, of which the broker has more, and nothing has come for _MISSED_S."""
+        is_storing = self._lock.locked()
+        awaited, missed = {}, {}
+        for part, end in ends.items():
+            offset = self._at(part)
+            if end <= offset or is_storing:
+                continue
+            before = self._awaited.get(part)
+            if before is None or before.offset != offset:
+                before = _Awaited(offset, now_s, 0)
+            elif now_s - before.since_s > _MISSED_S:
+                missed[part] = offset
+                before = _Awaited(offset, now_s, before.times + 1)
+            awaited[part] = before
+        self._awaited = awaited
+        return missed
+
+    def _at(self, part: Any) -> int:
+        return self.position(part.topic, part.partition)
 
     async def stop(self) -> None:
         self._heartbeat.cancel()
@@ -247,9 +299,8 @@ class AggregatorApp(faust.App):
 
         async def perform_seek() -> None:
             await faust_seeks()
-            for part in consumer.assignment():
-                if part.topic in TOPICS:
-                    await consumer.seek(part, self.active.position(part.topic, part.partition))
+            own = [part for part in consumer.assignment() if part.topic in TOPICS]
+            await consumer.seek_wait({part: self.active.position(part.topic, part.partition) for part in own})
             self.active.consumer = consumer
 
         consumer.perform_seek = perform_seek  # type: ignore[method-assign]

@@ -139,7 +139,7 @@ def prisoner() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     try:
         table = _select(request["database"], request["sql"], limits)
-    except (duckdb.Error, MemoryError, SqlRefused, pa.ArrowInvalid) as error:
+    except (duckdb.Error, MemoryError, SqlRefused, pa.ArrowException) as error:
         text = str(error).strip() or type(error).__name__
         details = {"rule": "statement", "position": position_in(request["sql"], text)}
         if isinstance(error, SqlRefused):

@@ -61,7 +61,7 @@ class ArtifactStore:
                 return reader.get_batch(0)
         except FileNotFoundError:
             return None
-        except (pa.ArrowInvalid, OSError, IndexError):
+        except (pa.ArrowException, OSError, IndexError):
             path.unlink(missing_ok=True)  # damaged: simulated again, kept again
             return None
 

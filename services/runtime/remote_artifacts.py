@@ -73,7 +73,7 @@ class RemoteArtifactStore(ArtifactStore):
             with self._remote.open_input_stream(self._place(key, "results/")) as source:
                 content = source.read()
             rows = pa.ipc.open_file(pa.BufferReader(content)).get_batch(0)
-        except (FileNotFoundError, pa.ArrowInvalid, IndexError):
+        except (FileNotFoundError, pa.ArrowException, IndexError):
             return None  # not there, or damaged: simulated again, kept again
         super().put_result(key, rows)
         return rows

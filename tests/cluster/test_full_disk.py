@@ -1,7 +1,9 @@
 """A full disk under the aggregator: it says so, stores nothing by halves, and goes on by itself when there is room."""
 
+import contextlib
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -47,7 +49,7 @@ class SmallDisk:
         words = [str(SMALL_BYTES), str(home), sys.executable, str(self.kept)]
         self.process = subprocess.Popen(
             ["unshare", "-rm", "sh", "-c", self.SCRIPT, "sh", *words],
-            cwd=ROOT, env=environ, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True,
+            cwd=ROOT, env=environ, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True, start_new_session=True,
         )  # fmt: skip
 
     def _say(self):
@@ -74,7 +76,7 @@ class SmallFiles:
         self.home = home
         self.process = subprocess.Popen(
             [sys.executable, "-m", "services.aggregator.app"],
-            cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (SMALL_BYTES, UNLIMITED))
 
@@ -158,6 +160,8 @@ def test_a_full_disk_is_said_and_when_there_is_room_nothing_is_lost_or_doubled(b
         finally:
             store.close()
     finally:
-        disk.process.kill()
+        # With all that its shell began: an aggregator left behind would take partitions from the next tests'.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(disk.process.pid, signal.SIGKILL)
         disk.process.wait(30)
         cluster.stop()

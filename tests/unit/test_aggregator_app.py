@@ -17,35 +17,52 @@ class BeganAnew(Exception):
 
 
 class Consumer:
-    """Faust's, with the partitions it was dealt."""
+    """Faust's, with the partitions it was dealt; `ends` are what fetches said, `asked_ends` what the broker would."""
 
-    def __init__(self, *dealt):
+    def __init__(self, *dealt, ends=(), asked_ends=()):
         self.dealt, self.asked = dealt, 0
+        self.ends, self.asked_ends = dict(ends), dict(asked_ends)
+        self.sought = []
 
     def assignment(self):
         self.asked += 1
         return [TP(topic, 0) for topic in self.dealt]
 
     def highwater(self, part):
-        return None
+        return self.ends.get(part.topic)
+
+    async def highwaters(self, *parts):
+        return {part: self.asked_ends.get(part.topic, 0) for part in parts}
+
+    async def seek_wait(self, offsets):
+        self.sought.append({part.topic: offset for part, offset in offsets.items()})
 
 
 @pytest.fixture
 def beating(monkeypatch):
     monkeypatch.setattr(app, "_WITHOUT_PARTITIONS_S", 0.05)
     monkeypatch.setattr(app, "_BEAT_S", 0.01)
+    monkeypatch.setattr(app, "_MISSED_S", 0.03)
 
     def execv(program, arguments):
         raise BeganAnew
 
     monkeypatch.setattr(app.os, "execv", execv)
 
-    def beat(consumer):
+    def beat(consumer, position=lambda: 0, is_storing=False):
         active = app.Active.__new__(app.Active)
         active._settings = SimpleNamespace(session_timeout_ms=10)
-        active._figures = SimpleNamespace(seen=lambda *_, **__: None)
+        active._figures = SimpleNamespace(seen=lambda *_, **__: None, lag=lambda *_: None)
         active._is_full, active.consumer = False, consumer
-        asyncio.run(asyncio.wait_for(active._beat(), 0.5))
+        active._awaited, active._lock = {}, asyncio.Lock()
+        active.position = lambda topic, partition: position()
+
+        async def watched():
+            if is_storing:
+                await active._lock.acquire()
+            await asyncio.wait_for(active._beat(), 0.5)
+
+        asyncio.run(watched())
 
     return beat
 
@@ -61,3 +78,37 @@ def test_with_partitions_it_goes_on(beating):
     with pytest.raises(TimeoutError):
         beating(consumer)
     assert consumer.asked > 10
+
+
+@pytest.mark.parametrize(
+    "consumer",
+    [Consumer("results", ends={"results": 7}), Consumer("results", asked_ends={"results": 7})],
+    ids=["fetched", "not even fetched"],
+)
+def test_records_that_the_broker_has_and_that_do_not_come_are_sought_and_then_it_begins_anew(beating, consumer):
+    with pytest.raises(BeganAnew):
+        beating(consumer, position=lambda: 5)
+    assert consumer.sought == [{"results": 5}] * app._TIMES_READ_AGAIN
+
+
+@pytest.mark.parametrize("end", [5, 4, 0])
+def test_nothing_is_sought_where_the_broker_has_no_more(beating, end):
+    consumer = Consumer("results", "runs", ends={"results": end, "runs": end})
+    with pytest.raises(TimeoutError):
+        beating(consumer, position=lambda: 5)
+    assert consumer.sought == []
+
+
+def test_nothing_is_sought_while_records_come(beating):
+    consumer = Consumer("results", ends={"results": 10_000})
+    offsets = iter(range(10_000))
+    with pytest.raises(TimeoutError):
+        beating(consumer, position=lambda: next(offsets))
+    assert consumer.sought == []
+
+
+def test_nothing_is_sought_while_a_batch_is_stored(beating):
+    consumer = Consumer("results", ends={"results": 7})
+    with pytest.raises(TimeoutError):
+        beating(consumer, position=lambda: 5, is_storing=True)
+    assert consumer.sought == []

@@ -1,10 +1,11 @@
+import contextlib
 import json
 
 import pyarrow as pa
 import pytest
 from cascade_schemas import batches
 from cascade_schemas.codec import MalformedEvent, decode, encode, topic_of
-from cascade_schemas.events import EVENT_TYPES, TOPICS, KernelSimulationRequested, RunCancelled
+from cascade_schemas.events import EVENT_TYPES, TOPICS, KernelSimulationRequested, LaunchesTraced, RunCancelled
 from cascade_schemas.gpu import load_gpu
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,6 +93,17 @@ def test_no_damaged_record_breaks_the_decoder(data):
         decode(record.headers, bytes(value[: data.draw(st.integers(0, len(value)))]))
     except MalformedEvent as error:
         assert str(error).startswith(record.headers["type"])
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_no_flipped_bit_breaks_the_decoder(bit):
+    """Arrow names a damaged type, length and buffer by exceptions of different families."""
+    record = next(encode(event) for event in EXAMPLES if isinstance(event, LaunchesTraced))
+    for place in range(len(record.value)):
+        value = bytearray(record.value)
+        value[place] ^= 1 << bit
+        with contextlib.suppress(MalformedEvent):
+            decode(record.headers, bytes(value))
 
 
 def test_tasks_survive_as_columns_with_their_ids():
