@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "build" / "test-reports"
 SUITES = ("unit", "contract", "architecture", "golden", "simulation", "cluster", "accuracy", "e2e")
+ONE_PROCESS = ("architecture", "cluster", "e2e")  # short, or itself many processes on this machine
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Suite:
     passed: int = 0
     failed: int = 0
     skipped: Counter[str] = field(default_factory=Counter)  # reason -> count
+    failures: list[str] = field(default_factory=list)  # the tests' names
     elapsed_s: float = 0.0
 
 
@@ -68,6 +70,8 @@ def python_suite(name: str, marker: str) -> Suite:
     junit.unlink(missing_ok=True)
     began = time.monotonic()
     pytest = [sys.executable, "-m", "pytest", "-q", f"tests/{name}", "-m", marker, f"--junitxml={junit}"]
+    if name not in ONE_PROCESS:
+        pytest += ["-n", "logical", "--maxprocesses", "4", "--dist", "loadscope"]
     code = subprocess.run(pytest, cwd=ROOT, check=False).returncode
     suite = Suite(name, elapsed_s=time.monotonic() - began)
     if junit.exists():
@@ -109,6 +113,7 @@ def read_junit(path: Path, suite: Suite) -> None:
         skipped = case.find("skipped")
         if case.find("failure") is not None or case.find("error") is not None:
             suite.failed += 1
+            suite.failures.append(f"{case.get('classname')}::{case.get('name')}")
         elif skipped is not None:
             suite.skipped[skipped.get("message") or "no reason given"] += 1
         else:
@@ -130,6 +135,8 @@ def report(suites: list[Suite], is_strict: bool) -> int:
             is_refused = is_strict and (reason.startswith("NOT RUN") or (needs_shared and is_shared_there))
             refused += count if is_refused else 0
             print(f"  {'REFUSED SKIP' if is_refused else 'skipped'} {suite.name} x{count}: {reason}")
+        for name in suite.failures:
+            print(f"  FAILED {name}")
     passed = sum(suite.passed for suite in suites)
     failed = sum(suite.failed for suite in suites) + refused
     skipped = sum(sum(suite.skipped.values()) for suite in suites) - refused

@@ -13,6 +13,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 from cascade_schemas.batches import LAUNCHES, RESULTS
 from cascade_schemas.events import (
     HostProfileMeasured,
@@ -49,6 +50,11 @@ def is_disk_full(error: BaseException) -> bool:
     )
 
 
+def _is_any(rows: pa.Table, name: str) -> bool:
+    """Whether the column is there and true somewhere: a statement that finds nothing costs as much as one that does."""
+    return name in rows.column_names and bool(pc.any(rows[name]).as_py())
+
+
 class Store:
     """The one owner of the file. `path` None keeps everything in memory (replay, tests)."""
 
@@ -75,7 +81,7 @@ class Store:
             for table, parts in rows.items():
                 incoming = pa.concat_tables(parts, promote_options="default")
                 self.db.register("incoming", incoming)
-                self._insert(table, incoming.column_names)
+                self._insert(table, is_refined=table in _ANSWERS and _is_any(incoming, "refined"))
                 self.db.unregister("incoming")
             for (topic, partition), next_offset in positions.items():
                 self.db.execute("insert or replace into positions values (?, ?, ?)", [topic, partition, next_offset])
@@ -85,18 +91,19 @@ class Store:
                 self.db.execute("rollback")
             raise
 
-    def _insert(self, table: str, names: Sequence[str]) -> None:
-        """What `incoming` holds; all names in the text are our own."""
+    def _insert(self, table: str, *, is_refined: bool) -> None:
+        """What `incoming` holds, with answers among it that stand in place of earlier ones; all names are our own."""
         if table == _WITHOUT_KEY:
             self.db.execute(f"insert into {table} by name select * from incoming")  # noqa: S608
             return
-        is_second = "refined" if table in _ANSWERS and "refined" in names else "false"
-        first = f"insert or ignore into {table} by name select * from incoming where not coalesce({is_second}, false)"  # noqa: S608
+        if not is_refined:
+            self.db.execute(f"insert or ignore into {table} by name select * from incoming")  # noqa: S608
+            return
+        key = _ANSWERS[table]
+        first = f"insert or ignore into {table} by name select * from incoming where not coalesce(refined, false)"  # noqa: S608
+        again = f"insert or replace into {table} by name select distinct on ({key}) * from incoming where refined"  # noqa: S608
         self.db.execute(first)
-        if is_second == "refined":
-            key = _ANSWERS[table]
-            again = f"insert or replace into {table} by name select distinct on ({key}) * from incoming where refined"  # noqa: S608
-            self.db.execute(again)
+        self.db.execute(again)
 
     def positions(self) -> dict[Position, int]:
         return {(topic, part): offset for topic, part, offset in self.db.execute("from positions").fetchall()}
