@@ -7,6 +7,7 @@ rest of the event as JSON under `event`: a record is whole by itself.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -19,7 +20,9 @@ SCHEMA_VERSION = 1
 _EVENT = b"event"
 # A record's columns are a few kilobytes each: handing them to a pool of threads costs three to seven times the work.
 _PACKED_FROM_BYTES = 16 << 10  # a few rows are packed and unpacked for longer than the bytes they save are on their way
-_READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
+READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
+UNREADABLE = (ValidationError, ValueError, KeyError, pa.ArrowException, OSError)
+"""What reading bytes that are no event raises."""
 
 
 class MalformedEvent(ValueError):
@@ -56,16 +59,16 @@ def encode(event: AnyEvent, *, is_compressed: bool = False) -> Record:
     return Record(topic_of(event), event.key, headers, value)
 
 
-def decode(headers: dict[str, str], value: bytes) -> AnyEvent | None:
+def decode(headers: Mapping[str, str], value: bytes) -> AnyEvent | None:
     """The event, or None for a type this version does not know. Raises MalformedEvent."""
     event_type = EVENT_TYPES.get(headers.get("type", ""))
     if event_type is None:
         return None
     try:
         if issubclass(event_type, ColumnarEvent):
-            return cast("AnyEvent", _of_arrow_stream(event_type, value))
+            return _of_arrow_stream(event_type, value)
         return cast("AnyEvent", event_type.model_validate_json(value, extra="ignore"))
-    except (ValidationError, ValueError, KeyError, pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         reason = str(error).splitlines()[0] if not isinstance(error, ValidationError) else _first_error(error)
         raise MalformedEvent(f"{event_type.__name__}: {reason}") from error
 
@@ -79,12 +82,18 @@ def _arrow_stream(event: ColumnarEvent, compression: str | None) -> bytes:
     return cast("bytes", sink.getvalue().to_pybytes())
 
 
-def _of_arrow_stream(event_type: type[ColumnarEvent], value: bytes) -> ColumnarEvent:
-    with pa.ipc.open_stream(pa.py_buffer(value), options=_READ_OPTIONS) as reader:
-        metadata = reader.schema.metadata or {}
-        if _EVENT not in metadata:
-            raise ValueError("the Arrow stream's metadata has no `event`")
-        fields: dict[str, Any] = json.loads(metadata[_EVENT])
+def columnar_event(
+    event_type: type[ColumnarEvent], metadata: Mapping[bytes, bytes] | None, rows: pa.RecordBatch
+) -> AnyEvent:
+    """The event of valid rows and their schema's metadata. Raises what UNREADABLE has."""
+    if _EVENT not in (metadata or {}):
+        raise ValueError("the Arrow stream's metadata has no `event`")
+    fields: dict[str, Any] = json.loads((metadata or {})[_EVENT])
+    return cast("AnyEvent", event_type.model_validate({**fields, "rows": rows}, extra="ignore"))
+
+
+def _of_arrow_stream(event_type: type[ColumnarEvent], value: bytes) -> AnyEvent:
+    with pa.ipc.open_stream(pa.py_buffer(value), options=READ_OPTIONS) as reader:
         batches = list(reader)
     if len(batches) == 1:
         rows = batches[0]
@@ -92,7 +101,7 @@ def _of_arrow_stream(event_type: type[ColumnarEvent], value: bytes) -> ColumnarE
         table = pa.Table.from_batches(batches, schema=reader.schema).combine_chunks()
         rows = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], schema=table.schema)
     rows.validate(full=True)
-    return event_type.model_validate({**fields, "rows": rows}, extra="ignore")
+    return columnar_event(event_type, reader.schema.metadata, rows)
 
 
 def _first_error(error: ValidationError) -> str:
