@@ -21,18 +21,21 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Never
 
 import faust
+from aiokafka import ConsumerRecord
 from aiokafka.errors import KafkaError
 from cascade_schemas.events import AnyEvent
 from faust.exceptions import ConsumerNotStarted
 
+from services.aggregator.consumer import RECORDS_PER_MESSAGE, BatchTransport
 from services.aggregator.shell import AggregatorShell, Delivered
 from services.aggregator.store import Store, is_disk_full
 from services.runtime.cluster import ClusterSettings, observed, prepare, run_program, say
-from services.runtime.kafka import Broker, Publisher, event_of, read_to_end
+from services.runtime.kafka import Broker, Publisher, event_of, events_of, read_to_end
 from services.runtime.observe import Observed
 
 TOPICS = ("catalog", "runs", "results")  # predictions are its own: read to their end before these
-_TAKE, _WITHIN_S = 2048, 0.25  # a commit takes DuckDB 20 ms whatever is in it
+_TAKE, _WITHIN_S = 2048, 0.25  # records; a commit takes DuckDB 20 ms whatever is in it
+_BUFFERED = 4096  # records of a topic that Faust holds at most
 _BEAT_S = 1.0
 _SESSIONS_WITHOUT_PARTITIONS, _WITHOUT_PARTITIONS_S = 3, 20.0  # a member that was killed holds its own for a session
 _MISSED_S, _TIMES_READ_AGAIN = 3.0, 3  # Faust passes on what it has within a second
@@ -219,20 +222,19 @@ class Active:
 
     async def take(self, events: Sequence[Any]) -> None:
         """Deliver a batch of Faust's events of one topic, in order of partition and offset."""
-        found = await asyncio.to_thread(_delivered, [event.message for event in events])
-        await self._deliver(self._contiguous(found))
+        due = self._due([record for event in events for record in event.message.records])
+        await self._deliver(await asyncio.to_thread(_delivered, due))
 
-    def _contiguous(self, found: Sequence[Delivered]) -> list[Delivered]:
-        """Without what lies beyond a gap: it was buffered before the seek, and comes again after what is missing."""
+    def _due(self, records: Sequence[ConsumerRecord]) -> list[ConsumerRecord]:
+        """In order, without what is stored or lies beyond a gap: that was buffered before a seek, and comes again."""
         expected: dict[tuple[str, int], int] = {}
-        kept = []
-        for one in found:
-            place = (one.topic, one.partition)
-            due = expected.setdefault(place, self.position(*place))
-            if one.offset <= due:
-                kept.append(one)
-                expected[place] = max(due, one.offset + 1)
-        return kept
+        due = []
+        for record in sorted(records, key=lambda one: (one.partition, one.offset)):
+            place = (record.topic, record.partition)
+            if record.offset == expected.setdefault(place, self.position(*place)):
+                due.append(record)
+                expected[place] += 1
+        return due
 
     async def _deliver(self, batch: Sequence[Delivered]) -> None:
         assert self._shell is not None
@@ -262,30 +264,20 @@ class Active:
         self._figures.published(event.type for event in events)
 
 
-def _delivered(messages: Sequence[Any]) -> list[Delivered]:
-    found: list[Delivered] = []
-    for message in messages:
-        record: Any = _Read(message.topic, message.partition, message.offset, _headers(message), message.value)
-        found.append(Delivered(message.topic, message.partition, message.offset, event_of(record, "aggregator")))
-    return sorted(found, key=lambda one: (one.topic, one.partition, one.offset))
-
-
-class _Read:
-    """A Faust message in the shape of a consumer's record."""
-
-    def __init__(self, topic: str, partition: int, offset: int, headers: Any, value: bytes | None) -> None:
-        self.topic, self.partition, self.offset, self.headers, self.value = topic, partition, offset, headers, value
-
-
-def _headers(message: Any) -> list[tuple[str, bytes]]:
-    headers = message.headers or ()
-    return list(headers.items() if isinstance(headers, dict) else headers)
+def _delivered(records: Sequence[ConsumerRecord]) -> list[Delivered]:
+    return [
+        Delivered(record.topic, record.partition, record.offset, event)
+        for record, event in zip(records, events_of(records, "aggregator"), strict=True)
+    ]
 
 
 class AggregatorApp(faust.App):
     """Faust's app, started only after the aggregator has caught up with its own predictions."""
 
     active: Active
+
+    def _new_transport(self) -> Any:
+        return BatchTransport(self.conf.broker_consumer, self)
 
     async def on_start(self) -> None:
         await self.active.start()
@@ -338,6 +330,7 @@ def make_app(settings: ClusterSettings, figures: Observed) -> AggregatorApp:
         broker_heartbeat_interval=settings.session_timeout_ms / 4000,
         consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=16 << 20,
+        stream_buffer_maxsize=_BUFFERED // RECORDS_PER_MESSAGE,
         datadir=str(settings.settings.home / "faust"),
     )
     app.active = Active(settings, figures)
@@ -346,7 +339,7 @@ def make_app(settings: ClusterSettings, figures: Observed) -> AggregatorApp:
         topic = app.topic(name, value_type=bytes, value_serializer="raw", key_serializer="raw", internal=False)
 
         async def agent(stream: Any) -> None:
-            async for events in stream.take_events(_TAKE, within=_WITHIN_S):
+            async for events in stream.take_events(_TAKE // RECORDS_PER_MESSAGE, within=_WITHIN_S):
                 await app.active.take(events)
 
         app.agent(topic, name=f"aggregator-{name}")(agent)

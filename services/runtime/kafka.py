@@ -32,6 +32,7 @@ from aiokafka.errors import (
 from aiokafka.helpers import create_ssl_context
 from cascade_schemas.codec import MalformedEvent, decode, encode
 from cascade_schemas.events import AnyEvent, KernelSimulationRequested, RecordDeadLettered
+from cascade_schemas.together import decode_together
 
 from services.runtime.deadletters import dead_letter_of
 from services.runtime.observe import Observed
@@ -227,7 +228,7 @@ class Publisher:
 
 def event_of(record: ConsumerRecord, service: str, read_types: Iterable[str] = ()) -> AnyEvent | None:
     """The record's event; None for types not wanted or not known, a dead letter for what cannot be read."""
-    headers = {name: value.decode(errors="replace") for name, value in record.headers}
+    headers = _texts(record.headers)
     wanted = tuple(read_types)
     if wanted and headers.get("type") not in wanted:
         return None
@@ -235,6 +236,21 @@ def event_of(record: ConsumerRecord, service: str, read_types: Iterable[str] = (
         return decode(headers, record.value or b"")
     except MalformedEvent as error:
         return dead_letter_of(service, record.topic, record.partition, record.offset, record.value or b"", str(error))
+
+
+def _texts(headers: Iterable[tuple[str, bytes]]) -> dict[str, str]:
+    return {name: value.decode(errors="replace") for name, value in headers}
+
+
+def events_of(records: Sequence[ConsumerRecord], service: str) -> list[AnyEvent | None]:
+    """What `event_of` says of each, but that small records are one event, in place of the last: see decode_together."""
+    read = [(_texts(record.headers), record.value or b"") for record in records]
+    return [
+        dead_letter_of(service, record.topic, record.partition, record.offset, record.value or b"", str(event))
+        if isinstance(event, MalformedEvent)
+        else event
+        for record, event in zip(records, decode_together(read), strict=True)
+    ]
 
 
 async def read_to_end(broker: Broker, topics: Sequence[str]) -> AsyncIterator[ConsumerRecord]:

@@ -34,9 +34,10 @@ SEAMS = {
         "services/runtime/kafka.py",
         "services/runtime/replica.py",
         "services/aggregator/app.py",
+        "services/aggregator/consumer.py",
         "profiler_sdk/cascade_profiler/destinations.py",
     },
-    "faust": {"services/aggregator/app.py"},
+    "faust": {"services/aggregator/app.py", "services/aggregator/consumer.py"},
     "vllm": {"profiler_sdk/cascade_profiler/vllm.py", "services/simworker/calibration/sweep.py"},
     "rich": {"services/cli.py", "services/start.py", "services/tables.py"},
     "scipy": {

@@ -9,7 +9,7 @@ pytest.importorskip("faust", reason="NOT RUN: faust is not installed; run: pytho
 
 from faust.types import TP
 
-from services.aggregator import app
+from services.aggregator import app, consumer
 
 
 class BeganAnew(Exception):
@@ -112,3 +112,46 @@ def test_nothing_is_sought_while_a_batch_is_stored(beating):
     with pytest.raises(TimeoutError):
         beating(consumer, position=lambda: 5, is_storing=True)
     assert consumer.sought == []
+
+
+def record(offset, partition=0):
+    return SimpleNamespace(
+        topic="results", partition=partition, offset=offset, timestamp=7, timestamp_type=0, headers=(), key=b"run",
+        value=b"x", checksum=None, serialized_key_size=3, serialized_value_size=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("came", "due"),
+    [
+        ([5, 6, 7], [5, 6, 7]),
+        ([7, 5, 6], [5, 6, 7]),
+        ([3, 4, 5, 5, 6], [5, 6]),
+        ([5, 7, 8], [5]),
+        ([6, 7], []),
+    ],
+    ids=["next", "out of order", "read twice", "a gap", "buffered before a seek"],
+)
+def test_only_what_comes_next_is_delivered(came, due):
+    active = app.Active.__new__(app.Active)
+    active.position = lambda topic, partition: 5 if partition == 0 else 0
+    records = [record(offset) for offset in came] + [record(0, partition=1)]
+    assert [one.offset for one in active._due(records) if one.partition == 0] == due
+    assert [one.offset for one in active._due(records) if one.partition == 1] == [0]
+
+
+def test_a_message_stands_for_many_records_of_a_partition(monkeypatch):
+    fetched = {TP("results", 0): [record(n) for n in range(150)], TP("results", 1): [record(9, 1)]}
+
+    async def wait_next_records(self, _seconds):
+        return fetched, set(fetched)
+
+    monkeypatch.setattr(consumer.Consumer, "_wait_next_records", wait_next_records)
+    mine = consumer.BatchConsumer.__new__(consumer.BatchConsumer)
+    mine.app = SimpleNamespace(consumer_generation_id=3)
+    pieces, parts = asyncio.run(mine._wait_next_records(1.0))
+    messages = {part: [mine._to_message(part, piece) for piece in of_part] for part, of_part in pieces.items()}
+    assert parts == set(fetched)
+    assert [[m.offset for m in of_part] for of_part in messages.values()] == [[63, 127, 149], [9]]
+    assert {part: [r for m in of_part for r in m.records] for part, of_part in messages.items()} == fetched
+    assert {m.generation_id for of_part in messages.values() for m in of_part} == {3}
