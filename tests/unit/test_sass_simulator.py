@@ -118,6 +118,7 @@ def plain_core(monkeypatch):
     """The same module with nothing compiled."""
     monkeypatch.setattr(jit, "compiled", lambda function: function)
     monkeypatch.setattr(jit, "inner", lambda function: function)
+    monkeypatch.setattr(jit, "merged", lambda function: function)
     name = core.__name__
     monkeypatch.delitem(sys.modules, name)
     plain = importlib.import_module(name)

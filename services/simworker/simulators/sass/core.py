@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from services.simworker.simulators.sass.jit import compiled, inner, signed
+from services.simworker.simulators.sass.jit import compiled, expect, inner, merged, signed
 from services.simworker.simulators.sass.lines import (
     BYPASSES_L1,
     CLASS_MASK,
@@ -45,17 +45,19 @@ from services.simworker.simulators.sass.opcodes import (
     STORE,
 )
 from services.simworker.simulators.sass.state import (
-    BANK_GROUPS,
-    BANKS,
+    ACTIVATIONS,
+    BUS,
     CLUSTER_LIMIT,
     DEPTH,
     DIRTY_BITS,
-    DRAM_ROWS,
+    GROUPS,
     L1,
+    L1_WAY,
     L2,
     MEMORY_PIPE,
     NEVER,
     PIPE_COUNT,
+    SLICES,
     UNIT,
     UNIT_SHIFT,
     WHEEL,
@@ -142,54 +144,64 @@ LAST_CYCLES: Final = 2  # from the last warp's end to the kernel's
 CTA_TO_CTA: Final = 1
 
 
-@inner
-def _take(calendars: Calendars, row: int, time: int, cost: int) -> int:
-    """The first time from `time` on at which the resource is free for `cost`; it is taken."""
-    windows = calendars.windows
+@merged
+def _take(windows: NDArray[np.int64], row: int, first: int, width: int, time: int, cost: int) -> int:
+    """The first time from `time` on at which the resource is free for `cost`; it is taken.
+
+    Its windows are those of a row from `first` on, `width` apart.
+    """
     window = time >> WINDOW_SHIFT
-    first = window
+    taken = signed(0)
     while True:
-        slot = window & (WINDOWS - 1)
-        tag = signed(windows[row, slot, 0])
+        taken = signed(windows[row, first + (window & (WINDOWS - 1)) * width])
+        tag = taken >> TAG_SHIFT
         if tag > window:
             # So far behind the newest request that its window is forgotten: whatever it was, it is over.
             return time
         if tag < window:
-            windows[row, slot, 0] = window
-            windows[row, slot, 1] = 0
-            windows[row, slot, 2] = window
+            taken = window << TAG_SHIFT
             break
-        onward = signed(windows[row, slot, 2])
-        if onward == window:
+        onward = (taken >> ONWARD_SHIFT) & ONWARD_MASK
+        if onward == 0:
             break
-        window = onward
+        window += onward
     # Shorten the way for whoever comes next; of a way longer than the ring only what is still there.
-    while first != window:
-        slot = first & (WINDOWS - 1)
-        if windows[row, slot, 0] != first:
+    before = time >> WINDOW_SHIFT
+    while before != window:
+        at = first + (before & (WINDOWS - 1)) * width
+        entry = signed(windows[row, at])
+        if entry >> TAG_SHIFT != before:
             break
-        onward = signed(windows[row, slot, 2])
-        windows[row, slot, 2] = window
-        first = onward
-    slot = window & (WINDOWS - 1)
-    fill = signed(windows[row, slot, 1])
-    windows[row, slot, 1] = fill + cost
-    if fill + cost >= WINDOW_CYCLES * UNIT:
+        windows[row, at] = (entry & ~(ONWARD_MASK << ONWARD_SHIFT)) | ((window - before) << ONWARD_SHIFT)
+        before += (entry >> ONWARD_SHIFT) & ONWARD_MASK
+    fill = taken & FILL_MASK
+    taken += cost
+    beyond = fill + cost - WINDOW_CYCLES * UNIT
+    if beyond >= 0:
         # What does not fit into this window is the next one's.
-        windows[row, slot, 2] = window + 1
-        after = (window + 1) & (WINDOWS - 1)
-        if windows[row, after, 0] < window + 1:
-            windows[row, after, 0] = window + 1
-            windows[row, after, 1] = 0
-            windows[row, after, 2] = window + 1
-        if windows[row, after, 0] == window + 1:
-            windows[row, after, 1] += fill + cost - WINDOW_CYCLES * UNIT
+        taken += 1 << ONWARD_SHIFT
+        after = window + 1
+        at = first + (after & (WINDOWS - 1)) * width
+        entry = signed(windows[row, at])
+        if entry >> TAG_SHIFT < after:
+            entry = after << TAG_SHIFT
+        if entry >> TAG_SHIFT == after:
+            windows[row, at] = entry + min(beyond, FILL_LIMIT - (entry & FILL_MASK))
+    windows[row, first + (window & (WINDOWS - 1)) * width] = taken
     return signed(max(time, (window << WINDOW_SHIFT) + (fill >> UNIT_SHIFT)))
 
 
-@inner
-def _locate(n: Numbers, sector: int, where: NDArray[np.int64]) -> None:
-    """Writes where the line of a sector lives beyond L1; done once per line, since it takes divisions."""
+# A window's number: which one it is, how many on the next with room is, units taken.
+TAG_SHIFT: Final = 34
+ONWARD_SHIFT: Final = 24
+ONWARD_MASK: Final = 2 * WINDOWS - 1
+FILL_MASK: Final = (1 << ONWARD_SHIFT) - 1
+FILL_LIMIT: Final = FILL_MASK >> 1  # leaves room for one request's cost
+
+
+@merged
+def _locate(n: Numbers, sector: int, where: NDArray[np.int64], at: int) -> None:
+    """Writes to where[at:] where the line of a sector lives beyond L1; done once per line, since it takes divisions."""
     rest = sector >> 3  # 256 B, the stride of channels
     above = rest // n.channels
     channel = rest - above * n.channels
@@ -223,79 +235,96 @@ def _locate(n: Numbers, sector: int, where: NDArray[np.int64]) -> None:
         bank += ((within >> ((bits & 63) - 5)) & 1) * weight
         bits >>= 6
         weight <<= 1
-    where[SLICE] = index
-    where[SET] = (line ^ (line // n.l2_sets)) % n.l2_sets
-    where[CHANNEL] = index // n.slices_per_channel
-    where[BANK] = bank
-    where[ROW] = (within >> (n.row_bit - 5)) + 1
+    where[at + SLICE] = index
+    where[at + SET] = (line ^ (line // n.l2_sets)) % n.l2_sets
+    where[at + CHANNEL] = index // n.slices_per_channel
+    where[at + BANK] = bank
+    where[at + ROW] = (within >> (n.row_bit - 5)) + 1
 
 
 # Of a way in L2.
 TAG: Final = 0
 USED: Final = 1
+L2_WAY: Final = 2
 
-# Slots of `where`.
+# Of a way in L1, beside TAG and USED.
+CHAIN: Final = 2  # the next way of its bucket, + 1
+FILLS: Final = 4  # when each sector's data is there
+
+# Of a line in `where`.
 SLICE: Final = 0
 SET: Final = 1
 CHANNEL: Final = 2
 BANK: Final = 3
 ROW: Final = 4
-WHERE_SIZE: Final = 5
+LOW: Final = 5  # its first sector that is wanted
+COUNT: Final = 6
+IS_PARTIAL: Final = 7
+WHERE_SIZE: Final = 8
+
+LINES_AT_ONCE: Final = 32
+HOME: Final = LINES_AT_ONCE * WHERE_SIZE  # of the line that leaves L2: the last one in `where`
 
 
-@inner
+@merged
 def _dram(
-    n: Numbers, l2: L2, calendars: Calendars, told: NDArray[np.int64], where: NDArray[np.int64], time: int, count: int
+    n: Numbers,
+    l2: L2,
+    calendars: Calendars,
+    told: NDArray[np.int64],
+    where: NDArray[np.int64],
+    at: int,
+    time: int,
+    count: int,
 ) -> int:
     """When the last of a line's sectors leaves DRAM; bus, bank group and, for another row, the bank are taken."""
-    channel = where[CHANNEL]
-    bank = where[BANK]
-    slices = n.channels * n.slices_per_channel
-    own = slices + n.channels + n.sm_count + channel * DRAM_ROWS
-    if l2.open_row[channel, bank] != where[ROW]:
-        l2.open_row[channel, bank] = where[ROW]
+    channel = where[at + CHANNEL]
+    bank = where[at + BANK]
+    windows = calendars.channels
+    width = n.calendar_width
+    if l2.open_row[channel, bank] != where[at + ROW]:
+        l2.open_row[channel, bank] = where[at + ROW]
         told[ROWS_OPENED] += 1
-        time = _take(calendars, own + BANK_GROUPS + bank, time, n.bank_cost)
-        time = _take(calendars, own + BANK_GROUPS + BANKS, time, n.row_cost) + n.row_latency
-    time = _take(calendars, own + (bank & (n.bank_groups - 1)), time, count * n.group_cost)
+        time = _take(windows, channel, SLICES + n.slices_per_channel + bank, width, time, n.bank_cost)
+        time = _take(windows, channel, ACTIVATIONS, width, time, n.row_cost) + n.row_latency
+    time = _take(windows, channel, GROUPS + (bank & (n.bank_groups - 1)), width, time, count * n.group_cost)
     ended = time + (((count - 1) * n.group_cost) >> UNIT_SHIFT)
-    time = _take(calendars, slices + channel, time, count * n.dram_cost)
+    time = _take(windows, channel, BUS, width, time, count * n.dram_cost)
     return max(ended, time + (((count - 1) * n.dram_cost) >> UNIT_SHIFT)) + n.dram_latency
 
 
-@inner
+@merged
 def _count(parts: int) -> int:
     """Sectors in a mask of four."""
     return (parts & 1) + ((parts >> 1) & 1) + ((parts >> 2) & 1) + ((parts >> 3) & 1)
 
 
-@inner
-def _held(ring: NDArray[np.int64], row: int, place: int, count: int, time: int) -> int:
+@merged
+def _held(ring: NDArray[np.int64], row: int, size: int, place: int, count: int, time: int) -> int:
     """When so many places of a ring are free, from `time` on."""
-    size = ring.shape[1]
     for _ in range(count):
         time = max(time, ring[row, place])
         place = place + 1 if place + 1 < size else 0
     return signed(time)
 
 
-@inner
-def _hold(ring: NDArray[np.int64], row: int, place: int, count: int, until: int) -> int:
+@merged
+def _hold(ring: NDArray[np.int64], row: int, size: int, place: int, count: int, until: int) -> int:
     """Takes so many places of a ring until then; the next place."""
-    size = ring.shape[1]
     for _ in range(count):
         ring[row, place] = until
         place = place + 1 if place + 1 < size else 0
     return place
 
 
-@inner
+@merged
 def _l2(
     n: Numbers,
     l2: L2,
     calendars: Calendars,
     told: NDArray[np.int64],
     where: NDArray[np.int64],
+    at: int,
     line: int,
     parts: int,
     time: int,
@@ -303,128 +332,134 @@ def _l2(
     is_partial: bool,
 ) -> tuple[int, int]:
     """When a slice has a line's sectors, or has taken the write; and when the first of them has left its SM."""
-    index = where[SLICE]
-    set_index = where[SET]
+    index = where[at + SLICE]
+    channel = where[at + CHANNEL]
     count = _count(parts)
     # The crossbar gives a slice one request a cycle, and none while the queue before the slice is full.
     place = l2.next_accepted[index]
-    time = max(time, _held(l2.accepted, index, place, count, signed(0)) - n.request_latency)
-    crossed = _take(calendars, index, time, count * n.slice_cost)
+    time = max(time, _held(l2.accepted, index, n.slice_queue, place, count, signed(0)) - n.request_latency)
+    own = SLICES + index - channel * n.slices_per_channel
+    crossed = _take(calendars.channels, channel, own, n.calendar_width, time, count * n.slice_cost)
     miss_place = l2.next_missed[index]
     time = crossed + n.request_latency + (((count - 1) * n.slice_cost) >> UNIT_SHIFT)
     time = max(time, l2.missed[index, miss_place])
-    l2.next_accepted[index] = _hold(l2.accepted, index, place, count, time)
+    l2.next_accepted[index] = _hold(l2.accepted, index, n.slice_queue, place, count, time)
     tag = line + 1
-    ways = l2.ways[index, set_index]
+    ways = l2.ways
+    first = where[at + SET] * n.l2_ways
     way = -1
     victim = 0
     oldest = NEVER
-    for candidate in range(n.l2_ways):
-        held = ways[candidate, TAG]
+    held = signed(0)
+    for candidate in range(first, first + n.l2_ways):
+        held = ways[index, candidate * L2_WAY + TAG]
         if held >> DIRTY_BITS == tag:
             way = candidate
             break
         if held == 0:
             victim = candidate  # and none behind it was ever used
             break
-        if ways[candidate, USED] < oldest:
-            oldest = ways[candidate, USED]
+        if ways[index, candidate * L2_WAY + USED] < oldest:
+            oldest = ways[index, candidate * L2_WAY + USED]
             victim = candidate
+    fills = l2.fills
     if way < 0:
         way = victim
-        held = ways[way, TAG]
+        held = ways[index, way * L2_WAY + TAG]
         stale = held & ((1 << DIRTY_BITS) - 1)
         if stale != 0:
-            # The scratch's second half: its first is the line's that comes.
-            home = where[WHERE_SIZE:]
-            _locate(n, ((held >> DIRTY_BITS) - 1) << 2, home)
+            _locate(n, ((held >> DIRTY_BITS) - 1) << 2, where, HOME)
             told[DRAM_WRITES] += _count(stale)
-            _dram(n, l2, calendars, told, home, time, _count(stale))
+            _dram(n, l2, calendars, told, where, HOME, time, _count(stale))
         told[L2_LINES] += 1
-        ways[way, TAG] = tag << DIRTY_BITS
+        ways[index, way * L2_WAY + TAG] = tag << DIRTY_BITS
         if held != 0:
-            for part in range(4):
-                l2.fills[index, set_index, way, part] = 0
-    ways[way, USED] = time
-    fills = l2.fills[index, set_index, way]
+            for part in range(way * 4, way * 4 + 4):
+                fills[index, part] = 0
+    ways[index, way * L2_WAY + USED] = time
     if is_write:
         # A written sector is not fetched first, and one written in part is not yet to be read.
         told[L2_WRITES] += count
-        ways[way, TAG] |= parts
+        ways[index, way * L2_WAY + TAG] |= parts
         for part in range(4):
             if (parts >> part) & 1:
-                if fills[part] != 0:
+                if fills[index, way * 4 + part] != 0:
                     told[L2_WRITE_HITS] += 1
                 elif not is_partial:
-                    fills[part] = time
+                    fills[index, way * 4 + part] = time
         return time, crossed
     told[L2_READS] += count
     ready = time
     missing = 0
     for part in range(4):
         if (parts >> part) & 1:
-            if fills[part] != 0:
+            fill = fills[index, way * 4 + part]
+            if fill != 0:
                 told[L2_READ_HITS] += 1
-                ready = max(ready, fills[part])
+                ready = max(ready, fill)
             else:
                 missing |= 1 << part
     if missing != 0:
         count = _count(missing)
-        channel = where[CHANNEL]
         told[DRAM_READS] += count
         entry = l2.next_mshr[index]
         credit = l2.next_returned[channel]
-        time = _held(l2.mshrs, index, entry, count, time)
-        time = _held(l2.returned, channel, credit, count, time)
-        l2.next_missed[index] = _hold(l2.missed, index, miss_place, count, time)
-        filled = _dram(n, l2, calendars, told, where, time, count)
-        l2.next_mshr[index] = _hold(l2.mshrs, index, entry, count, filled)
-        l2.next_returned[channel] = _hold(l2.returned, channel, credit, count, filled)
+        time = _held(l2.mshrs, index, n.l2_mshrs, entry, count, time)
+        time = _held(l2.returned, channel, n.dram_credits, credit, count, time)
+        l2.next_missed[index] = _hold(l2.missed, index, n.l2_miss_queue, miss_place, count, time)
+        filled = _dram(n, l2, calendars, told, where, at, time, count)
+        l2.next_mshr[index] = _hold(l2.mshrs, index, n.l2_mshrs, entry, count, filled)
+        l2.next_returned[channel] = _hold(l2.returned, channel, n.dram_credits, credit, count, filled)
         for part in range(4):
             if (missing >> part) & 1:
-                fills[part] = filled
+                fills[index, way * 4 + part] = filled
         ready = max(ready, filled)
     return signed(ready), crossed
 
 
-@inner
+@merged
+def _bucket(n: Numbers, line: int) -> int:
+    return (line ^ (line >> 9)) & (n.l1_buckets - 1)
+
+
+@merged
 def _l1_way(n: Numbers, l1: L1, sm: int, line: int, time: int) -> int:
-    """The way that holds a line, allocated where none does."""
-    buckets = l1.buckets.shape[1]
-    bucket = (line ^ (line >> 9)) & (buckets - 1)
-    way = l1.buckets[sm, bucket] - 1
+    """Where in its SM's ways the one is that holds a line, allocated where none does."""
+    buckets = l1.buckets
+    ways = l1.ways
+    bucket = _bucket(n, line)
+    way = signed(buckets[sm, bucket]) - 1
     while way >= 0:
-        if l1.tags[sm, way] == line + 1:
-            l1.used[sm, way] = time
-            return signed(way)
-        way = l1.chain[sm, way] - 1
+        if ways[sm, way * L1_WAY + TAG] == line + 1:
+            ways[sm, way * L1_WAY + USED] = time
+            return signed(way * L1_WAY)
+        way = ways[sm, way * L1_WAY + CHAIN] - 1
     set_index = line & (n.l1_sets - 1)
     if l1.occupied[sm, set_index] < n.l1_ways:
         way = set_index * n.l1_ways + l1.occupied[sm, set_index]
         l1.occupied[sm, set_index] += 1
-        for part in range(4):
-            l1.fills[sm, way, part] = 0
     else:
         way = set_index * n.l1_ways
         for candidate in range(way, (set_index + 1) * n.l1_ways):
-            if l1.used[sm, candidate] < l1.used[sm, way]:
+            if ways[sm, candidate * L1_WAY + USED] < ways[sm, way * L1_WAY + USED]:
                 way = candidate
-        old = l1.tags[sm, way] - 1
-        old_bucket = (old ^ (old >> 9)) & (buckets - 1)
-        if l1.buckets[sm, old_bucket] == way + 1:
-            l1.buckets[sm, old_bucket] = l1.chain[sm, way]
+        chain = ways[sm, way * L1_WAY + CHAIN]
+        old_bucket = _bucket(n, ways[sm, way * L1_WAY + TAG] - 1)
+        if buckets[sm, old_bucket] == way + 1:
+            buckets[sm, old_bucket] = chain
         else:
-            before = l1.buckets[sm, old_bucket] - 1
-            while l1.chain[sm, before] != way + 1:
-                before = l1.chain[sm, before] - 1
-            l1.chain[sm, before] = l1.chain[sm, way]
-        for part in range(4):
-            l1.fills[sm, way, part] = 0
-    l1.tags[sm, way] = line + 1
-    l1.used[sm, way] = time
-    l1.chain[sm, way] = l1.buckets[sm, bucket]
-    l1.buckets[sm, bucket] = way + 1
-    return signed(way)
+            before = signed(buckets[sm, old_bucket]) - 1
+            while ways[sm, before * L1_WAY + CHAIN] != way + 1:
+                before = ways[sm, before * L1_WAY + CHAIN] - 1
+            ways[sm, before * L1_WAY + CHAIN] = chain
+    at = way * L1_WAY
+    for part in range(4):
+        ways[sm, at + FILLS + part] = 0
+    ways[sm, at + TAG] = line + 1
+    ways[sm, at + USED] = time
+    ways[sm, at + CHAIN] = buckets[sm, bucket]
+    buckets[sm, bucket] = way + 1
+    return signed(at)
 
 
 @inner
@@ -455,22 +490,43 @@ def access_global(
     done = start
     banks_used = signed(0)
     entry = signed(0)
-    fills = l1.fills[sm, 0]
+    way = signed(0)
+    ways = l1.ways
     is_write = kind in (STORE, BULK_STORE)
-    first_reply_row = n.channels * (n.slices_per_channel + 1)
-    for run in range(runs, 0, -1):
-        word = memory[at + run]
-        first = signed(word >> np.uint64(8))
-        high = first + signed(word & np.uint64(0x7F)) - 1
-        is_partial = (word & np.uint64(0x80)) != 0
-        while high >= first:
+    run = runs
+    first = signed(0)
+    high = signed(-1)
+    is_partial = signed(0)
+    while run > 0 or high >= first:
+        # Where lines live is worked out ahead, for what is known of them takes long to come from memory.
+        lines = 0
+        while lines < LINES_AT_ONCE:
+            if high < first:
+                if run == 0:
+                    break
+                word = memory[at + run]
+                run -= 1
+                first = signed(word >> np.uint64(8))
+                high = first + signed(word & np.uint64(0x7F)) - 1
+                is_partial = signed(word >> np.uint64(7)) & 1
             # One line's sectors at once, from the highest down, as Accel-Sim takes them.
             low = max(first, high & ~3)
-            count = high - low + 1
+            own = lines * WHERE_SIZE
+            _locate(n, low, where, own)
+            where[own + LOW] = low
+            where[own + COUNT] = high - low + 1
+            where[own + IS_PARTIAL] = is_partial
+            expect(l2.ways, where[own + SLICE], where[own + SET] * n.l2_ways * L2_WAY)
+            expect(l2.fills, where[own + SLICE], where[own + SET] * n.l2_ways * 4)
+            if not bypasses:
+                expect(l1.buckets, sm, _bucket(n, low >> 2))
+            high = low - 1
+            lines += 1
+        for own in range(0, lines * WHERE_SIZE, WHERE_SIZE):
+            low = where[own + LOW]
+            count = where[own + COUNT]
             line = low >> 2
             parts = ((1 << count) - 1) << (low & 3)
-            high = low - 1
-            _locate(n, low, where)
             if bypasses:
                 if banks_used != 0:
                     cycle += 1
@@ -490,19 +546,18 @@ def access_global(
                     banks_used |= wanted
                 tag_time = max(cycle + n.l1_latency, l1.stalled_until[sm])
                 way = _l1_way(n, l1, sm, line, tag_time)
-                fills = l1.fills[sm, way]
                 if is_write:
                     told[L1_WRITES] += count
-                    if not is_partial:
+                    if where[own + IS_PARTIAL] == 0:
                         for part in range(4):
-                            if (parts >> part) & 1 and fills[part] == 0:
-                                fills[part] = tag_time
+                            if (parts >> part) & 1 and ways[sm, way + FILLS + part] == 0:
+                                ways[sm, way + FILLS + part] = tag_time
                 else:
                     told[L1_READS] += count
                     missing = 0
                     for part in range(4):
                         if (parts >> part) & 1:
-                            fill = fills[part]
+                            fill = ways[sm, way + FILLS + part]
                             if fill == 0:
                                 missing |= 1 << part
                             else:
@@ -513,7 +568,7 @@ def access_global(
                     parts = missing
                     count = _count(parts)
                     entry = l1.next_mshr[sm]
-                    tag_time = _held(l1.mshrs, sm, entry, count, tag_time)
+                    tag_time = _held(l1.mshrs, sm, n.l1_mshrs, entry, count, tag_time)
                 sent = max(tag_time + 1, l1.port_free[sm])
                 l1.port_free[sm] = sent + count
                 l1.stalled_until[sm] = max(l1.stalled_until[sm], sent + count - 1 - n.l1_miss_queue)
@@ -523,16 +578,18 @@ def access_global(
             # wait stands for Accel-Sim's round robin, which lets the SMs that want a slice finish together: one round
             # of all SMs at most, or waits would feed on each other.
             crossing = max(sent, l1.crossbar_free[sm])
-            ready, crossed = _l2(n, l2, calendars, told, where, line, parts, crossing, is_write, is_partial)
+            ready, crossed = _l2(
+                n, l2, calendars, told, where, own, line, parts, crossing, is_write, where[own + IS_PARTIAL] != 0
+            )
             l1.crossbar_free[sm] = crossed + count + min((crossed - crossing) >> 1, n.sm_count * 4)
             if receivers == 0:
-                back = _take(calendars, first_reply_row + sm, ready + 1, count * n.reply_cost)
+                back = _take(calendars.ports, sm, 0, 1, ready + 1, count * n.reply_cost)
             else:
                 back = ready + 1
                 for rank in range(CLUSTER_LIMIT):
                     if (receivers >> rank) & 1 and peers[lead, rank] >= 0:
-                        row = first_reply_row + peers[lead, rank] // resident
-                        back = max(back, _take(calendars, row, ready + 1, count * n.reply_cost))
+                        peer = peers[lead, rank] // resident
+                        back = max(back, _take(calendars.ports, peer, 0, 1, ready + 1, count * n.reply_cost))
             back += (((count - 1) * n.reply_cost) >> UNIT_SHIFT) + n.reply_latency - 1
             told[REQUESTS] += count
             told[REQUEST_CYCLES] += (back - cycle) * count
@@ -540,10 +597,10 @@ def access_global(
                 done = max(done, back)
             else:
                 if not bypasses:
-                    l1.next_mshr[sm] = _hold(l1.mshrs, sm, entry, count, back)
+                    l1.next_mshr[sm] = _hold(l1.mshrs, sm, n.l1_mshrs, entry, count, back)
                     for part in range(4):
                         if (parts >> part) & 1:
-                            fills[part] = back
+                            ways[sm, way + FILLS + part] = back
                 done = max(done, back + L1_TO_REGISTER)
     return done, cycle, at + runs + 1
 
@@ -566,7 +623,7 @@ def _begin(n: Numbers, l1: L1, run: Running, resident: int) -> None:
             is_used = is_used or l1.occupied[sm, set_index] != 0
             l1.occupied[sm, set_index] = 0
         if is_used:
-            for bucket in range(l1.buckets.shape[1]):
+            for bucket in range(n.l1_buckets):
                 l1.buckets[sm, bucket] = 0
 
 
@@ -637,7 +694,6 @@ def simulate(
     warp_count = n.sm_count * warps_per_sm
     instructions = code.instructions
     registers = warps.registers
-    from_memory = warps.from_memory
     group_fill = warps.group_fill
     clock = run.clock
     if clock[HAS_BEGUN] == 0:
@@ -678,7 +734,7 @@ def simulate(
     wheel = run.wheel
     places = n.sm_count * resident
     words = wheel.shape[1]
-    where = np.empty(2 * WHERE_SIZE, np.int64)
+    where = np.empty(HOME + WHERE_SIZE, np.int64)
     waiting = clock[WAITING]
     now = clock[NOW]
     last_end = clock[LAST_END]
@@ -903,8 +959,7 @@ def simulate(
                         told[PIPE_BUSY + pipe] += last_cycle - begun + 1
                     # A product is there when its group is, and the next one may add to it before.
                     if destination != 0 and kind != GMMA:
-                        registers[warp, destination] = done
-                        from_memory[warp, destination] = is_memory
+                        registers[warp, destination] = 2 * done + is_memory
                     last_back[warp] = max(last_back[warp], done)
                     if kind == LDGSTS:
                         group_open[warp, COPIES] = max(group_open[warp, COPIES], done)
@@ -942,9 +997,9 @@ def simulate(
                         for _ in range(5):
                             register = fields & REGISTER_MASK
                             fields >>= REGISTER_BITS
-                            if register != 0 and registers[warp, register] > next_ready:
-                                next_ready = registers[warp, register]
-                                bound = signed(from_memory[warp, register])
+                            if register != 0 and registers[warp, register] >> 1 > next_ready:
+                                next_ready = registers[warp, register] >> 1
+                                bound = registers[warp, register] & 1
                         memory_bound[warp] = bound
                         ready[warp] = next_ready
                         if status[warp] == RUNNING:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,6 +38,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """The same function in machine code, without the interpreter's lock."""
     import numba  # noqa: PLC0415
 
+    _compile_expect()
     made: Callable[P, R] = numba.njit(nogil=True, cache=True)(function)
     return made
 
@@ -50,3 +53,48 @@ def inner(function: Callable[P, R]) -> Callable[P, R]:
     options: dict[str, Any] = {"nogil": True, "_nrt": False}  # the latter is not in numba's own type stubs
     made: Callable[P, R] = numba.njit(**options)(function)
     return made
+
+
+def merged(function: Callable[P, R]) -> Callable[P, R]:
+    """`inner`, and copied into its callers: a call would hand over a machine's numbers and arrays one by one."""
+    import numba  # noqa: PLC0415
+
+    options: dict[str, Any] = {"nogil": True, "_nrt": False, "forceinline": True}
+    made: Callable[P, R] = numba.njit(**options)(function)
+    return made
+
+
+def expect(table: NDArray[Any], row: int, column: int) -> None:
+    """Has the processor fetch a place of a table of rows while it goes on; says nothing where nothing is compiled."""
+
+
+@functools.cache
+def _compile_expect() -> None:
+    from llvmlite import ir  # type: ignore[import-untyped]  # noqa: PLC0415
+    from numba.core import types  # noqa: PLC0415
+    from numba.extending import intrinsic, overload  # noqa: PLC0415
+    from numba.np import arrayobj  # noqa: PLC0415
+
+    make_array: Any = arrayobj.make_array
+
+    def fetch_of(_context: Any, table: Any, at: Any) -> Any:
+        def generated(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = make_array(signature.args[0])(context, builder, arguments[0]).data
+            place = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+            number = ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+            call = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
+            builder.call(call, [place, number(0), number(3), number(1)])  # to be read, kept close, data
+            return context.get_dummy_value()
+
+        return types.none(table, at), generated
+
+    fetch: Any = intrinsic(fetch_of)
+    options: Any = {"nogil": True, "_nrt": False, "forceinline": True}
+
+    @overload(expect, jit_options=options)
+    def _expect(table: Any, row: Any, column: Any) -> Any:  # noqa: ARG001
+        def compiled_expect(table: Any, row: Any, column: Any) -> None:
+            fetch(table, row * table.shape[1] + column)
+
+        return compiled_expect

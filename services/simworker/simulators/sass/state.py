@@ -21,7 +21,10 @@ UNIT_SHIFT: Final = 10
 UNIT: Final = 1 << UNIT_SHIFT  # parts of a cycle that costs are counted in
 BANKS: Final = 16
 BANK_GROUPS: Final = 4
-DRAM_ROWS: Final = BANK_GROUPS + BANKS + 1  # calendars of a channel's DRAM: groups, banks, activations
+BUS: Final = 0  # of a channel's calendars: its data bus, its activations, its bank groups, its slices, its banks
+ACTIVATIONS: Final = 1
+GROUPS: Final = 2
+SLICES: Final = GROUPS + BANK_GROUPS
 REGISTERS: Final = 258
 DEPTH: Final = 64  # async-copy groups that a DEPBAR can name
 CLUSTER_LIMIT: Final = 16  # CTAs of a cluster, as many as a multicast's mask has bits
@@ -70,18 +73,23 @@ class Numbers(NamedTuple):
     row_latency: int  # of a row that has to be opened first
     dram_latency: int
     sms_per_gpc: int
+    slice_queue: int
+    l2_miss_queue: int
+    dram_credits: int
+    l1_buckets: int
+    calendar_width: int  # calendars of a channel, and room
 
 
 DIRTY_BITS: Final = 4
 
 
 class L2(NamedTuple):
-    """Kept from kernel to kernel, as time goes on; 0 = nothing there."""
+    """Kept from kernel to kernel, as time goes on; 0 = nothing there. Rows are slices or channels."""
 
-    # (slice, set, way, 2): line + 1 above DIRTY_BITS bits, one per sector; time of the last use. Side by side, and ways
-    # in the order in which they came into use: a set's first ones are all that most lookups see of memory.
+    # (slice, (set, way, 2)): line + 1 above DIRTY_BITS bits, one per sector; time of the last use. Side by side, and
+    # ways in the order in which they came into use: a set's first ones are all that most lookups see of memory.
     ways: NDArray[np.int64]
-    fills: NDArray[np.int64]  # (slice, set, way, sector): when its data is there
+    fills: NDArray[np.int64]  # (slice, (set, way, sector)): when its data is there
     mshrs: NDArray[np.int64]  # (slice, entry): when it is free
     next_mshr: NDArray[np.int64]
     open_row: NDArray[np.int64]  # (channel, bank): row + 1
@@ -95,22 +103,20 @@ class L2(NamedTuple):
 
 
 class Calendars(NamedTuple):
-    """Rows: slices, then channels, then the reply ports of the SMs, then DRAM_ROWS of each channel.
+    """A window is one number: which one it is, how far the next with room is, the units of it that are taken.
 
-    A window's numbers lie side by side: which one it is, units taken, the next with room.
+    What a request needs of a channel in one window lies side by side.
     """
 
-    windows: NDArray[np.int32]  # (row, window, 4)
+    channels: NDArray[np.int64]  # (channel, (window, BUS … banks))
+    ports: NDArray[np.int64]  # (SM, window): replies
 
 
 class L1(NamedTuple):
-    """Of all SMs; emptied between kernels, where an SM has used it."""
+    """Of all SMs, a row each; emptied between kernels, where an SM has used it."""
 
     buckets: NDArray[np.int32]  # (SM, hash): way + 1
-    chain: NDArray[np.int32]  # (SM, way): next way + 1
-    tags: NDArray[np.int64]
-    used: NDArray[np.int64]
-    fills: NDArray[np.int64]  # (SM, way, sector)
+    ways: NDArray[np.int64]  # (SM, (way, L1_WAY)): the slots of `core`, a cache line of the processor's for each
     occupied: NDArray[np.int32]  # (SM, set): ways in use
     mshrs: NDArray[np.int64]
     next_mshr: NDArray[np.int64]
@@ -122,8 +128,7 @@ class L1(NamedTuple):
 class Warps(NamedTuple):
     """Of all SMs. Kept from kernel to kernel: time goes on, so what is left in them is long past."""
 
-    registers: NDArray[np.int64]  # (warp, register + 1): when it is there
-    from_memory: NDArray[np.uint8]
+    registers: NDArray[np.int64]  # (warp, register + 1): twice the time when it is there, and 1 if from memory
     group_fill: NDArray[np.int64]  # (warp, copies or products, group): running maximum
 
 
@@ -244,6 +249,11 @@ def numbers_of(machine: Machine, l1_ways: int) -> Numbers:
         row_latency=round(timing.get("RCD", 0) * dram),
         dram_latency=machine.dram_latency + round(read_latency) + DRAM_HOPS,
         sms_per_gpc=machine.sms_per_gpc,
+        slice_queue=machine.slice_queue,
+        l2_miss_queue=machine.l2_miss_queue,
+        dram_credits=machine.dram_credits,
+        l1_buckets=_l1_buckets(machine),
+        calendar_width=_calendar_width(machine),
     )
 
 
@@ -262,42 +272,68 @@ def row_bit_of(address_map: str) -> int:
     return bits.find("R") if "R" in bits else 15
 
 
+def _rows(count: int, words: int) -> NDArray[np.int64]:
+    """Zeros in rows that begin at cache lines of the processor.
+
+    Each row is an odd number of lines long: rows of a power of two would all lie in the same few sets of its caches.
+    """
+    lines = -(-words // _WORDS_PER_LINE) | 1
+    flat = np.zeros(count * lines * _WORDS_PER_LINE + _WORDS_PER_LINE, np.int64)
+    skipped = -flat.ctypes.data // 8 % _WORDS_PER_LINE
+    return flat[skipped : skipped + count * lines * _WORDS_PER_LINE].reshape(count, -1)
+
+
+_WORDS_PER_LINE: Final = 8
+
+
 def fresh_l2(machine: Machine) -> L2:
     slices = machine.channels * machine.slices_per_channel
-    shape = (slices, machine.l2_sets, machine.l2_ways)
+    ways = machine.l2_sets * machine.l2_ways
     return L2(
-        ways=np.zeros((*shape, 2), np.int64),
-        fills=np.zeros((*shape, LINE_BYTES // SECTOR_BYTES), np.int64),
-        mshrs=np.zeros((slices, machine.l2_mshrs), np.int64),
+        ways=_rows(slices, ways * 2),
+        fills=_rows(slices, ways * (LINE_BYTES // SECTOR_BYTES)),
+        mshrs=_rows(slices, machine.l2_mshrs),
         next_mshr=np.zeros(slices, np.int64),
         open_row=np.zeros((machine.channels, BANKS), np.int64),
-        accepted=np.zeros((slices, machine.slice_queue), np.int64),
+        accepted=_rows(slices, machine.slice_queue),
         next_accepted=np.zeros(slices, np.int64),
-        missed=np.zeros((slices, machine.l2_miss_queue), np.int64),
+        missed=_rows(slices, machine.l2_miss_queue),
         next_missed=np.zeros(slices, np.int64),
-        returned=np.zeros((machine.channels, machine.dram_credits), np.int64),
+        returned=_rows(machine.channels, machine.dram_credits),
         next_returned=np.zeros(machine.channels, np.int64),
     )
 
 
+def _calendar_width(machine: Machine) -> int:
+    return -(-(SLICES + machine.slices_per_channel + BANKS) // _WORDS_PER_LINE) * _WORDS_PER_LINE
+
+
 def fresh_calendars(machine: Machine) -> Calendars:
-    rows = machine.channels * (machine.slices_per_channel + 1 + DRAM_ROWS) + machine.sm_count
-    return Calendars(np.zeros((rows, WINDOWS, 4), np.int32))
+    return Calendars(
+        channels=_rows(machine.channels, WINDOWS * _calendar_width(machine)), ports=_rows(machine.sm_count, WINDOWS)
+    )
+
+
+L1_WAY: Final = _WORDS_PER_LINE
+
+
+def _l1_ways(machine: Machine) -> int:
+    """Of a set, however little shared memory leaves of it."""
+    return max(machine.l1_ways, machine.unified_l1_bytes // (machine.l1_sets * LINE_BYTES))
+
+
+def _l1_buckets(machine: Machine) -> int:
+    return 1 << max(6, (machine.l1_sets * _l1_ways(machine)).bit_length())
 
 
 def fresh_l1(machine: Machine) -> L1:
     """Large enough for whatever shared memory leaves of it."""
     n, sets = machine.sm_count, machine.l1_sets
-    ways = max(machine.l1_ways, machine.unified_l1_bytes // (sets * LINE_BYTES))
-    buckets = 1 << max(6, (sets * ways).bit_length())
     return L1(
-        buckets=np.zeros((n, buckets), np.int32),
-        chain=np.zeros((n, sets * ways), np.int32),
-        tags=np.zeros((n, sets * ways), np.int64),
-        used=np.zeros((n, sets * ways), np.int64),
-        fills=np.zeros((n, sets * ways, LINE_BYTES // SECTOR_BYTES), np.int64),
+        buckets=np.zeros((n, _l1_buckets(machine) + 16), np.int32),  # and room: see `_rows`
+        ways=_rows(n, sets * _l1_ways(machine) * L1_WAY),
         occupied=np.zeros((n, sets), np.int32),
-        mshrs=np.zeros((n, machine.l1_mshrs), np.int64),
+        mshrs=_rows(n, machine.l1_mshrs),
         next_mshr=np.zeros(n, np.int64),
         port_free=np.zeros(n, np.int64),
         crossbar_free=np.zeros(n, np.int64),
@@ -308,8 +344,7 @@ def fresh_l1(machine: Machine) -> L1:
 def fresh_warps(machine: Machine) -> Warps:
     count = machine.sm_count * (machine.threads_per_sm // 32)
     return Warps(
-        np.zeros((count, REGISTERS), np.int64),
-        np.zeros((count, REGISTERS), np.uint8),
+        _rows(count, REGISTERS),
         np.zeros((count, 2, DEPTH), np.int64),
     )
 
