@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from services.simworker.simulators.sass.jit import compiled, inner, signed
+from services.simworker.simulators.sass.jit import compiled, inner, merged, signed
 from services.simworker.simulators.sass.opcodes import (
     BULK_LOAD,
     BULK_STORE,
@@ -137,21 +137,21 @@ class Records(NamedTuple):
     cta_rank: NDArray[np.int64]  # within its cluster
 
 
-@inner
+@merged
 def _skip_spaces(text: NDArray[np.uint8], at: int) -> int:
     while text[at] == _SPACE:
         at += 1
     return at
 
 
-@inner
+@merged
 def _token_end(text: NDArray[np.uint8], at: int) -> int:
     while text[at] > _SPACE:
         at += 1
     return at
 
 
-@inner
+@merged
 def _hex_digit(byte: int) -> int:
     if byte < 58:
         return byte - 48 if byte >= 48 else -1
@@ -159,20 +159,34 @@ def _hex_digit(byte: int) -> int:
     return lower - 87 if 97 <= lower <= 102 else -1
 
 
+@merged
+def _hex(text: NDArray[np.uint8], at: int) -> tuple[int, int]:
+    """Value and end of hex digits; the end is the begin where there is none."""
+    value = signed(0)
+    while True:
+        digit = _hex_digit(signed(text[at]))
+        if digit < 0:
+            return value, at
+        value = (value << 4) | digit
+        at += 1
+
+
+@merged
+def _are_all_lanes(text: NDArray[np.uint8], at: int) -> bool:
+    """Whether ffffffff and a space begin there: nearly every mask, told without its digits."""
+    differs = text[at + 8] ^ np.uint8(_SPACE)
+    for place in range(at, at + 8):
+        differs |= text[place] ^ np.uint8(102)
+    return bool(differs == 0)
+
+
 @inner
 def _address(text: NDArray[np.uint8], at: int) -> tuple[int, int]:
     """Value and end of 0x…; end -1 where it is none."""
     if text[at] != 48 or text[at + 1] | 32 != 120:
         return 0, -1
-    at += 2
-    begin = at
-    value = signed(0)
-    while True:
-        digit = _hex_digit(signed(text[at]))
-        if digit < 0:
-            break
-        value = (value << 4) | digit
-        at += 1
+    begin = at + 2
+    value, at = _hex(text, begin)
     if at == begin or at - begin > 16 or text[at] > _SPACE:
         return 0, -1
     return value, at
@@ -194,7 +208,7 @@ def _decimal(text: NDArray[np.uint8], at: int) -> tuple[int, int]:
     return (-value if negative else value), at
 
 
-@inner
+@merged
 def _lanes(mask: int) -> int:
     """Bits set in 32, added in pairs, fours, and bytes."""
     bits = mask - ((mask >> 1) & 0x55555555)
@@ -344,42 +358,34 @@ def read_lines(
             why = WARP_TOO_SHORT
             state[TO] = _token_end(text, at)
             break
-        pc = signed(0)
-        while True:
-            digit = _hex_digit(signed(text[at]))
-            if digit < 0:
-                break
-            pc = (pc << 4) | digit
-            at += 1
+        pc, at = _hex(text, at)
         if text[at] != _SPACE:
             why = BAD_PC
             state[TO] = _token_end(text, at)
             break
         at = _skip_spaces(text, at)
         state[AT] = at
-        mask = signed(0)
-        digits = 0
-        while True:
-            digit = _hex_digit(signed(text[at]))
-            if digit < 0:
+        if at + 9 < end and _are_all_lanes(text, at):
+            mask = signed(0xFFFFFFFF)
+            active = signed(32)
+            at += 8
+        else:
+            mask_at = at
+            mask, at = _hex(text, at)
+            if at == mask_at or at - mask_at > 8 or text[at] != _SPACE:
+                why = BAD_MASK
+                state[TO] = _token_end(text, at)
                 break
-            mask = (mask << 4) | digit
-            digits += 1
-            at += 1
-        if digits == 0 or digits > 8 or text[at] != _SPACE:
-            why = BAD_MASK
-            state[TO] = _token_end(text, at)
-            break
+            active = _lanes(mask)
         at = _skip_spaces(text, at)
-        active = _lanes(mask)
         # --- the same instruction, seen before: only its mask may differ
         seen = (pc >> 4) & (SEEN - 1)
         length = seen_length[seen]
         if length > 0 and at + length <= end:
-            place = 0
-            while place < length and text[at + place] == seen_text[seen, place]:
-                place += 1
-            if place == length:
+            differs = np.uint8(0)
+            for place in range(length):  # without a way out, so that many bytes are compared at once
+                differs |= text[at + place] ^ seen_text[seen, place]
+            if differs == 0:
                 record = seen_record[seen]
                 if mask & exited != 0 or (record & np.uint64(CLASS_MASK)) == EXIT:
                     exited = _exit(state, record, mask, exited, line)
@@ -500,16 +506,9 @@ def read_lines(
                     state[AT] = at
                     if text[at] == 48 and text[at + 1] | 32 == 120:
                         at += 2
-                    receivers = signed(0)
-                    digits = 0
-                    while True:
-                        digit = _hex_digit(signed(text[at]))
-                        if digit < 0:
-                            break
-                        receivers = (receivers << 4) | digit
-                        digits += 1
-                        at += 1
-                    if digits == 0 or digits > 4 or text[at] != _SPACE:
+                    mask_at = at
+                    receivers, at = _hex(text, at)
+                    if at == mask_at or at - mask_at > 4 or text[at] != _SPACE:
                         why = BAD_CLUSTER_MASK
                         break
                     record |= np.uint64(MULTICAST)
