@@ -85,6 +85,19 @@ def test_a_bulk_copy_takes_one_issue_slot_and_is_there_when_its_barrier_says_so(
     assert without.count(core.PIPE_BUSY + 9) == 2
 
 
+def test_a_wait_is_for_the_copies_that_complete_its_own_barrier():
+    """A pipeline of two stages: who waits for the first goes on while the second, of 64 KB, still comes in."""
+    small = COPY.format(cast=0, bytes=512, at=0)
+    large = COPY.format(cast=0, bytes=65536, at=0x10000).replace("0x400", "0x408")
+    other = WAIT.replace("0x400", "0x408")
+    unnamed = "0030 ffffffff 0 SYNCS.PHASECHK.TRANS64.TRYWAIT 1 R2 0 0 0 NoVal"
+    chain = [CHAIN] * 40
+    first = cycles_of([small, large, WAIT, *chain, EXIT])
+    assert cycles_of([small, large, other, *chain, EXIT]) > first + 300
+    assert cycles_of([small, large, unnamed, *chain, EXIT]) == cycles_of([small, large, other, *chain, EXIT])
+    assert cycles_of([small, large, WAIT, other, *chain, EXIT]) >= cycles_of([small, large, other, *chain, EXIT])
+
+
 def test_a_multicast_reads_l2_once_and_replies_to_every_sm():
     """Both thread blocks copy; with the multicast each one's data goes to both, through ports of a sector in 4 cycles."""
     slow_ports = {"gpgpu_clock_domains": "1000:250:1000:500"}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from services.simworker.simulators.sass.jit import compiled, expect, inner, merged, signed
 from services.simworker.simulators.sass.lines import (
+    BARRIERS,
     BYPASSES_L1,
     CLASS_MASK,
     COMMITS,
@@ -22,6 +23,7 @@ from services.simworker.simulators.sass.lines import (
     HAS_ACCESS,
     IMMEDIATE_SHIFT,
     MULTICAST,
+    NAMES_BARRIER,
     REGISTER_BITS,
     REGISTER_MASK,
     SRC_SHIFT,
@@ -771,7 +773,7 @@ def simulate(
             cta_warps[slot] = count
             cta_live[slot] = count
             cta_arrived[slot] = 0
-            cta_bulk[slot] = 0
+            cta_bulk[slot, :] = 0
             if sm_live[sm] == 0:
                 sm_since[sm] = time
             sm_live[sm] += count
@@ -950,11 +952,12 @@ def simulate(
                                 )
                                 if kind in (BULK_LOAD, BULK_STORE):
                                     last_cycle = begun  # the copy engine makes its requests, not the warp
+                                    barrier = signed(record >> np.uint64(IMMEDIATE_SHIFT)) & (BARRIERS - 1)
                                     if receivers != 0:
                                         for rank in range(CLUSTER_LIMIT):
                                             peer = run.peers[run.cta_lead[slot], rank]
                                             if (receivers >> rank) & 1 and peer >= 0:
-                                                cta_bulk[peer] = max(cta_bulk[peer], done)
+                                                cta_bulk[peer, barrier] = max(cta_bulk[peer, barrier], done)
                         unit_of_memory[sm] = last_cycle + 1
                         told[PIPE_BUSY + pipe] += last_cycle - begun + 1
                     # A product is there when its group is, and the next one may add to it before.
@@ -980,10 +983,15 @@ def simulate(
                     elif kind == ATOMIC:
                         next_ready = max(next_ready, done)
                     elif kind == BULK_LOAD:
+                        barrier = signed(record >> np.uint64(IMMEDIATE_SHIFT)) & (BARRIERS - 1)
                         if record & np.uint64(MULTICAST) == 0:
-                            cta_bulk[slot] = max(cta_bulk[slot], done)
+                            cta_bulk[slot, barrier] = max(cta_bulk[slot, barrier], done)
                     elif kind == MBARRIER_WAIT:
-                        next_ready = max(next_ready, cta_bulk[slot])
+                        # One whose address the trace does not say waits for all copies.
+                        named = signed(record >> np.uint64(IMMEDIATE_SHIFT)) & (BARRIERS - 1)
+                        for barrier in range(BARRIERS):
+                            if barrier == named or record & np.uint64(NAMES_BARRIER) == 0:
+                                next_ready = max(next_ready, cta_bulk[slot, barrier])
                     elif kind == BAR:
                         status[warp] = PARKED
                         cta_arrived[slot] += 1

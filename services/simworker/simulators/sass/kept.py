@@ -15,7 +15,7 @@ import numpy as np
 from services.kernels.sass_traces.header import KernelHeader
 from services.simworker.simulators.sass.reading import RECORD_BYTES_LIMIT, KernelReader, KernelTrace, open_reader
 
-READER_VERSION = 2  # of what a record means; one more makes all that is kept unused
+READER_VERSION = 3  # of what a record means; one more makes all that is kept unused
 KEPT_BYTES_LIMIT = 4 << 30
 MAPPED_BYTES = 1 << 20  # a file of more is mapped, not read
 

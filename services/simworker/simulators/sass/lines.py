@@ -47,6 +47,8 @@ BYPASSES_L1: Final = 1 << 57
 COMMITS: Final = 1 << 58
 MULTICAST: Final = 1 << 59  # its words begin with the mask of CTAs of the cluster that get the data
 DISTRIBUTED: Final = 1 << 60  # another CTA's shared memory
+NAMES_BARRIER: Final = 1 << 61  # its immediate is which mbarrier a copy completes, or a wait is for: see BARRIERS
+BARRIERS: Final = 32  # told apart within a CTA, by their address: 8 bytes each, and those 256 bytes apart are one
 
 # Why `read_lines` returned.
 DONE: Final = 0
@@ -490,11 +492,15 @@ def read_lines(
             break
         if flags & BYPASS_FLAG:
             record |= np.uint64(BYPASSES_L1)
+        barrier = signed(-1)
         if accessed > 0:
             step = 1
             if flags & IS_BULK and dialect.version >= 6:
                 # width mbarrier multicast [cta mask] bytes out-of-bounds-bytes mode …
                 at = _skip_spaces(text, at)
+                number, after = _address(text, at)
+                if after >= 0 and kind == BULK_LOAD:
+                    barrier = signed(number)
                 at = _skip_spaces(text, _token_end(text, at))
                 state[AT] = at
                 multicast, at = _decimal(text, at)
@@ -626,6 +632,8 @@ def read_lines(
                     runs, count = _runs(lanes, n_lane, touched, memory, n_memory)
                     n_memory += runs + 1
                     sectors += count
+            if kind == MBARRIER_WAIT and n_lane > 0:
+                barrier = base
             if n_lane == 0 or kind < LOAD or kind == MBARRIER_WAIT:
                 # Nothing of it reaches memory: it has no words.
                 n_memory = memory_before
@@ -650,6 +658,9 @@ def read_lines(
                 at += 1
         if kind == GMMA:
             immediate = width - 1  # eighths of its columns but one
+        if barrier >= 0:
+            record |= np.uint64(NAMES_BARRIER)
+            immediate = (barrier >> 3) & (BARRIERS - 1)
         record |= np.uint64(immediate) << np.uint64(IMMEDIATE_SHIFT)
         record |= np.uint64(kind)
         if mask & exited != 0 or kind == EXIT:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from services.simworker.simulators.sass.lines import BARRIERS
 from services.simworker.simulators.sass.machine import LINE_BYTES, PIPES, SECTOR_BYTES, Machine
 
 PIPE_COUNT: Final = len(PIPES)
@@ -174,7 +175,7 @@ class Running(NamedTuple):
     cta_arrived: NDArray[np.int64]
     cta_first: NDArray[np.int64]
     cta_warps: NDArray[np.int64]
-    cta_bulk: NDArray[np.int64]
+    cta_bulk: NDArray[np.int64]  # (place of a CTA, mbarrier): when the copies that complete it are done
     cta_lead: NDArray[np.int64]  # the place of its cluster's first
     peers: NDArray[np.int64]  # (place of a cluster's first, rank): place
     launch_queue: NDArray[np.int64]
@@ -379,7 +380,7 @@ def fresh_running(machine: Machine, resident: int, scalars: int) -> Running:
         cta_arrived=zeros(places),
         cta_first=zeros(places),
         cta_warps=zeros(places),
-        cta_bulk=zeros(places),
+        cta_bulk=zeros(places, BARRIERS),
         cta_lead=zeros(places),
         peers=np.full((places, CLUSTER_LIMIT), -1, np.int64),
         launch_queue=zeros(places),
