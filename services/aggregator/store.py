@@ -33,6 +33,9 @@ Position = tuple[str, int]  # topic, partition
 
 _WITHOUT_KEY = "launches"  # millions of rows, let in once by TraceState.add_launches: an index would only cost
 
+_SAID_ONCE = frozenset({"simulated_kernels", "refined_kernels"})
+"""What Results.add has let in: `or ignore` triples an insert's cost, and is for a key that is there all the same."""
+
 _ANSWERS = {
     "predicted_kernels": "run_id, config_id, task_id",
     "predicted_steps": "run_id, config_id, step",
@@ -76,27 +79,47 @@ class Store:
             self.version += 1
 
     def _commit(self, rows: Mapping[str, Sequence[pa.Table]], positions: Mapping[Position, int]) -> None:
+        try:
+            self._write(rows, positions, said_once=_SAID_ONCE)
+        except duckdb.ConstraintException:
+            self._write(rows, positions, said_once=frozenset())
+
+    def _write(
+        self, rows: Mapping[str, Sequence[pa.Table]], positions: Mapping[Position, int], *, said_once: frozenset[str]
+    ) -> None:
         self.db.execute("begin")
         try:
             for table, parts in rows.items():
-                incoming = pa.concat_tables(parts, promote_options="default")
-                self.db.register("incoming", incoming)
-                self._insert(table, is_refined=table in _ANSWERS and _is_any(incoming, "refined"))
-                self.db.unregister("incoming")
-            for (topic, partition), next_offset in positions.items():
-                self.db.execute("insert or replace into positions values (?, ?, ?)", [topic, partition, next_offset])
+                self._insert(table, pa.concat_tables(parts, promote_options="default"), is_new=table in said_once)
+            self._move(positions)
             self.db.execute("commit")
         except BaseException:
             with contextlib.suppress(duckdb.Error):  # a commit that failed has ended the transaction by itself
                 self.db.execute("rollback")
             raise
 
-    def _insert(self, table: str, *, is_refined: bool) -> None:
-        """What `incoming` holds, with answers among it that stand in place of earlier ones; all names are our own."""
-        if table == _WITHOUT_KEY:
+    def _move(self, positions: Mapping[Position, int]) -> None:
+        """All in one statement: each costs milliseconds, and to replace a row costs more than to change it."""
+        if not positions:
+            return
+        values = ", ".join(["(?, ?::integer, ?::bigint)"] * len(positions))
+        parameters = [part for (topic, partition), at in positions.items() for part in (topic, partition, at)]
+        sql = f"""update positions set next_offset = moved.next_offset
+            from (values {values}) moved (topic, kafka_partition, next_offset)
+            where positions.topic = moved.topic and positions.kafka_partition = moved.kafka_partition"""  # noqa: S608
+        (count,) = self.db.execute(sql, parameters).fetchone() or (0,)
+        if count < len(positions):  # a partition that was never read before
+            self.db.execute(f"insert or ignore into positions values {values}", parameters)  # noqa: S608 - our own
+
+    def _insert(self, table: str, incoming: pa.Table, *, is_new: bool) -> None:
+        """Rows, with answers among them that stand in place of earlier ones; all names are our own.
+
+        DuckDB finds `incoming` in here by its name: to register it costs as much as half the insert.
+        """
+        if table == _WITHOUT_KEY or is_new:
             self.db.execute(f"insert into {table} by name select * from incoming")  # noqa: S608
             return
-        if not is_refined:
+        if table not in _ANSWERS or not _is_any(incoming, "refined"):
             self.db.execute(f"insert or ignore into {table} by name select * from incoming")  # noqa: S608
             return
         key = _ANSWERS[table]
