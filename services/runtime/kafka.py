@@ -228,7 +228,7 @@ class Publisher:
 
 def event_of(record: ConsumerRecord, service: str, read_types: Iterable[str] = ()) -> AnyEvent | None:
     """The record's event; None for types not wanted or not known, a dead letter for what cannot be read."""
-    headers = _texts(record.headers)
+    headers = texts(record.headers)
     wanted = tuple(read_types)
     if wanted and headers.get("type") not in wanted:
         return None
@@ -238,13 +238,14 @@ def event_of(record: ConsumerRecord, service: str, read_types: Iterable[str] = (
         return dead_letter_of(service, record.topic, record.partition, record.offset, record.value or b"", str(error))
 
 
-def _texts(headers: Iterable[tuple[str, bytes]]) -> dict[str, str]:
+def texts(headers: Iterable[tuple[str, bytes]]) -> dict[str, str]:
+    """A record's headers."""
     return {name: value.decode(errors="replace") for name, value in headers}
 
 
 def events_of(records: Sequence[ConsumerRecord], service: str) -> list[AnyEvent | None]:
     """What `event_of` says of each, but that small records are one event, in place of the last: see decode_together."""
-    read = [(_texts(record.headers), record.value or b"") for record in records]
+    read = [(texts(record.headers), record.value or b"") for record in records]
     return [
         dead_letter_of(service, record.topic, record.partition, record.offset, record.value or b"", str(event))
         if isinstance(event, MalformedEvent)

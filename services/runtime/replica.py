@@ -9,31 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from aiokafka import ConsumerRecord
-from cascade_schemas.codec import Record, encode, topic_of
+from cascade_schemas.codec import MalformedEvent, Record, encode
+from cascade_schemas.events import EVENT_TYPES, AnyEvent, ColumnarEvent, RecordDeadLettered
 from cascade_schemas.events import TOPICS as ALL_TOPICS
-from cascade_schemas.events import AnyEvent, ColumnarEvent, RecordDeadLettered
+from cascade_schemas.together import decode_together
 
 from services.aggregator.shell import TOPICS, Delivered, FollowerShell
 from services.aggregator.store import Store
 from services.runtime.cluster import prepare
 from services.runtime.embedded import Embedded, Service, log
-from services.runtime.eventlog import StoredRecord
-from services.runtime.kafka import Broker, BrokerRefused, Publisher, event_of, follow
+from services.runtime.kafka import Broker, BrokerRefused, Publisher, events_of, follow, texts
 from services.runtime.observe import Observed
 from services.runtime.settings import Settings
 from services.simworker.simulators.base import KernelSimulator
 
 _RECORDS_PER_FOLD = 2048
 _FOLD_EVERY_MS = 250  # a commit takes DuckDB 20 ms whatever is in it, and viewers do not wait for it
-_APPEND_EVERY_S = 0.02  # what comes within is one transaction, one look at it and one frame for each viewer
+_APPEND_EVERY_S = 0.05  # what comes within is one transaction, one look at it and one frame for each viewer
 _START_LIMIT_S = 60.0
 _PUBLISH_LIMIT_S = 30.0
-_DECODED_KEPT = 4096
+_PENDING_LIMIT = 4096  # records
 _CONSUMER = "mirror"
 MIRRORED = tuple(topic for topic in ALL_TOPICS if topic not in {"work", "dead_letters", "traces"})
 """What the viewers of a run read: what profilers send they see as ingest's catalog, work as its results."""
@@ -43,13 +43,64 @@ class ClusterUnreachable(RuntimeError):
     """The broker does not answer; the message says which."""
 
 
+class Pending:
+    """What was mirrored and is not folded yet, as events: the log need not be read for it.
+
+    Batches are folded whole, since rows of many records may be one event. Methods may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._batches: deque[Mapping[str, Sequence[Delivered]]] = deque()  # by topic, in the order of appending
+        self._count = 0
+
+    def put(self, batch: Mapping[str, Sequence[Delivered]]) -> None:
+        """Called when the log has the batch: what is folded must not be lost with the log's end."""
+        with self._lock:
+            self._count += _size(batch)
+            self._batches.append(batch)
+            if self._count > _PENDING_LIMIT:  # the fold is far behind, and reads what it needs from the log
+                self._batches.clear()
+                self._count = 0
+
+    def take(self, next_offset: Callable[[str], int]) -> list[Delivered]:
+        """The oldest batches, in the order of their topics, as far as nothing is missing before them."""
+        reached: dict[str, int] = {}
+        taken: dict[str, list[Delivered]] = {topic: [] for topic in TOPICS}
+        with self._lock:
+            while self._batches and sum(map(len, taken.values())) < _RECORDS_PER_FOLD:
+                first = self._batches[0]
+                starts = {topic: of_topic[0].offset for topic, of_topic in first.items()}
+                ahead = {t: start - reached.setdefault(t, next_offset(t)) for t, start in starts.items()}
+                if max(ahead.values()) > 0:
+                    break
+                self._batches.popleft()
+                self._count -= _size(first)
+                if min(ahead.values()) < 0:
+                    continue  # the fold has found it, or a part of it, in the log; the rest is there, too
+                for topic, of_topic in first.items():
+                    taken[topic].extend(of_topic)
+                    reached[topic] = of_topic[-1].offset + 1
+        return [one for of_topic in taken.values() for one in of_topic]
+
+    def first_offset(self, topic: str) -> int | None:
+        """Up to where a topic is to be read from the log; None: to its end."""
+        with self._lock:
+            return next((batch[topic][0].offset for batch in self._batches if topic in batch), None)
+
+
+def _size(batch: Mapping[str, Sequence[Delivered]]) -> int:
+    return sum(map(len, batch.values()))
+
+
 class FollowerService:
     """Folds the mirrored log into the store."""
 
     name = "follower"
 
-    def __init__(self, store: Store, replica: Embedded) -> None:
+    def __init__(self, store: Store, replica: Embedded, pending: Pending) -> None:
         self._replica = replica
+        self._pending = pending
         self._shell = FollowerShell(store)
         self._folded_at_ms = 0
         self._pause = threading.Event()
@@ -58,14 +109,25 @@ class FollowerService:
         early_ms = self._folded_at_ms + _FOLD_EVERY_MS - self._replica.now_ms()
         if 0 < early_ms <= _FOLD_EVERY_MS:
             self._pause.wait(early_ms / 1000)
-        delivered: list[Delivered] = []
-        for topic in TOPICS:
-            stored = self._replica.log.read(topic, self._shell.next_offset(topic), _RECORDS_PER_FOLD)
-            delivered.extend(Delivered(topic, 0, s.offset, self._replica.event_of(s, self.name)) for s in stored)
+        delivered = self._pending.take(self._shell.next_offset) or self._read()
         if delivered:
             self._shell.deliver(delivered)
             self._folded_at_ms = self._replica.now_ms()
         return bool(delivered)
+
+    def _read(self) -> list[Delivered]:
+        """From the log: after a start, and where what was mirrored was too much to keep."""
+        delivered: list[Delivered] = []
+        for topic in TOPICS:
+            offset, pending = self._shell.next_offset(topic), self._pending.first_offset(topic)
+            count = _RECORDS_PER_FOLD if pending is None else min(_RECORDS_PER_FOLD, pending - offset)
+            stored = self._replica.log.read(topic, offset, count) if count > 0 else []
+            events = decode_together([(one.record.headers, one.record.value) for one in stored])
+            for one, event in zip(stored, events, strict=True):
+                if isinstance(event, MalformedEvent):
+                    event = self._replica.event_of(one, self.name)  # noqa: PLW2901 - it is said once more, to all
+                delivered.append(Delivered(topic, 0, one.offset, event))
+        return delivered
 
 
 class Replica(Embedded):
@@ -86,7 +148,6 @@ class Replica(Embedded):
             replace(settings, home=settings.home / name), simulators, now_ms, artifacts=settings.home / "artifacts"
         )
         self._broker = broker
-        self._decoded: dict[tuple[str, int], AnyEvent] = {}  # mirrored and not folded yet, by topic and offset here
         self._observed = observed or Observed("gateway")
         self._observed.expect("mirror")
         self._loop = asyncio.new_event_loop()
@@ -104,7 +165,8 @@ class Replica(Embedded):
             raise ClusterUnreachable(f"Kafka at {broker.bootstrap}: {reason}; is the cluster started (make cluster)?")
 
     def _own_services(self, simulators: dict[str, KernelSimulator]) -> list[Service]:  # noqa: ARG002 - others work
-        return [FollowerService(self.store, self)]
+        self._pending = Pending()
+        return [FollowerService(self.store, self, self._pending)]
 
     def close(self) -> None:
         if self._feeder.is_alive():
@@ -156,43 +218,36 @@ class Replica(Embedded):
 
     def _append(self, batch: Sequence[ConsumerRecord]) -> None:
         """Unpacked: the browser reads the same bytes, and it cannot unpack them."""
-        events: list[AnyEvent] = []
+        events = events_of(batch, "gateway")
         records: list[Record] = []
         times: list[int] = []
         moved: dict[str, int] = {}
-        for record in batch:
+        pending: dict[str, list[Delivered]] = {}
+        for record, event in zip(batch, events, strict=True):
             moved[f"{record.topic}/{record.partition}"] = record.offset + 1
-            event = event_of(record, "gateway")
-            if event is not None and not isinstance(event, RecordDeadLettered):  # others put it aside already
-                events.append(event)
-                records.append(_unpacked(record, event))
-                times.append(record.timestamp)
+            headers = texts(record.headers)
+            # What cannot be read, others have put aside already.
+            if isinstance(event, RecordDeadLettered) or headers.get("type") not in EVENT_TYPES:
+                continue
+            records.append(_unpacked(record, headers, event))
+            times.append(record.timestamp)
+            if record.topic in TOPICS:
+                of_topic = pending.setdefault(record.topic, [])
+                # Nobody else appends here, so an event's offset is known before it is there.
+                of_topic.append(Delivered(record.topic, 0, self.log.end(record.topic) + len(of_topic), event))
         for topic, count in Counter(record.topic for record in batch).items():
             self._observed.read(topic, count)
-        self._remember(events, records)
         self.log.append(records, timestamp_ms=times, commit=(_CONSUMER, moved))
+        if pending:
+            self._pending.put(pending)
+        said = [event for event in events if event is not None and not isinstance(event, RecordDeadLettered)]
         for listener in self.listeners:
-            listener(events)
-
-    def _remember(self, events: Sequence[AnyEvent], records: Sequence[Record]) -> None:
-        """Nobody else appends here, so an event's offset is known before it is there."""
-        next_offset: dict[str, int] = {}
-        if len(self._decoded) > _DECODED_KEPT:
-            self._decoded.clear()  # the fold is far behind, and reads what it needs from the log
-        for event, record in zip(events, records, strict=True):
-            offset = next_offset.setdefault(record.topic, self.log.end(record.topic))
-            next_offset[record.topic] = offset + 1
-            if record.topic in TOPICS:
-                self._decoded[record.topic, offset] = event
-
-    def event_of(self, stored: StoredRecord, service: str) -> AnyEvent | None:
-        known = self._decoded.pop((stored.topic, stored.offset), None)
-        return super().event_of(stored, service) if known is None else known
+            listener(said)
 
 
-def _unpacked(record: ConsumerRecord, event: AnyEvent) -> Record:
-    """As it is where it was never packed: most records that come often are small."""
-    headers = {name: value.decode() for name, value in record.headers}
+def _unpacked(record: ConsumerRecord, headers: dict[str, str], event: AnyEvent | None) -> Record:
+    """As it is where it was never packed: most records that come often are small. None: another has its rows."""
     if isinstance(event, ColumnarEvent) and headers.get("compression") != "none":
         return encode(event)
-    return Record(topic_of(event), event.key, headers, record.value)
+    key = (record.key or b"").decode(errors="replace") if event is None else event.key
+    return Record(record.topic, key, headers, record.value)
