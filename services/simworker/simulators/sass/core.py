@@ -249,8 +249,8 @@ TAG: Final = 0
 USED: Final = 1
 L2_WAY: Final = 2
 
-# Of a way in L1, beside TAG and USED.
-CHAIN: Final = 2  # the next way of its bucket, + 1
+# Of a way in L1, beside TAG.
+CHAIN: Final = 1  # the next way of its bucket, + 1
 FILLS: Final = 4  # when each sector's data is there
 
 # Of a line in `where`.
@@ -429,11 +429,12 @@ def _l1_way(n: Numbers, l1: L1, sm: int, line: int, time: int) -> int:
     """Where in its SM's ways the one is that holds a line, allocated where none does."""
     buckets = l1.buckets
     ways = l1.ways
+    used = l1.used
     bucket = _bucket(n, line)
     way = signed(buckets[sm, bucket]) - 1
     while way >= 0:
         if ways[sm, way * L1_WAY + TAG] == line + 1:
-            ways[sm, way * L1_WAY + USED] = time
+            used[sm, way] = time
             return signed(way * L1_WAY)
         way = ways[sm, way * L1_WAY + CHAIN] - 1
     set_index = line & (n.l1_sets - 1)
@@ -443,7 +444,7 @@ def _l1_way(n: Numbers, l1: L1, sm: int, line: int, time: int) -> int:
     else:
         way = set_index * n.l1_ways
         for candidate in range(way, (set_index + 1) * n.l1_ways):
-            if ways[sm, candidate * L1_WAY + USED] < ways[sm, way * L1_WAY + USED]:
+            if used[sm, candidate] < used[sm, way]:
                 way = candidate
         chain = ways[sm, way * L1_WAY + CHAIN]
         old_bucket = _bucket(n, ways[sm, way * L1_WAY + TAG] - 1)
@@ -458,7 +459,7 @@ def _l1_way(n: Numbers, l1: L1, sm: int, line: int, time: int) -> int:
     for part in range(4):
         ways[sm, at + FILLS + part] = 0
     ways[sm, at + TAG] = line + 1
-    ways[sm, at + USED] = time
+    used[sm, way] = time
     ways[sm, at + CHAIN] = buckets[sm, bucket]
     buckets[sm, bucket] = way + 1
     return signed(at)

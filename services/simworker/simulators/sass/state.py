@@ -118,6 +118,7 @@ class L1(NamedTuple):
 
     buckets: NDArray[np.int32]  # (SM, hash): way + 1
     ways: NDArray[np.int64]  # (SM, (way, L1_WAY)): the slots of `core`, a cache line of the processor's for each
+    used: NDArray[np.int64]  # (SM, way): when last; apart, for a full set's are all looked through for each new line
     occupied: NDArray[np.int32]  # (SM, set): ways in use
     mshrs: NDArray[np.int64]
     next_mshr: NDArray[np.int64]
@@ -333,6 +334,7 @@ def fresh_l1(machine: Machine) -> L1:
     return L1(
         buckets=np.zeros((n, _l1_buckets(machine) + 16), np.int32),  # and room: see `_rows`
         ways=_rows(n, sets * _l1_ways(machine) * L1_WAY),
+        used=_rows(n, sets * _l1_ways(machine)),
         occupied=np.zeros((n, sets), np.int32),
         mshrs=_rows(n, machine.l1_mshrs),
         next_mshr=np.zeros(n, np.int64),
