@@ -83,7 +83,7 @@ def test_every_group_says_what_it_was_fitted_to(form):
             assert group["rows_dropped_left_out"] > 0, where
             assert group["fitted_to"], where
             assert all(np.isfinite(v) and v >= 0 for v in group["parameters"].values()), where
-            assert all(0.03 <= s < 3 for s in group["sigmas"]), where
+            assert all(0.01 <= s < 3 for s in group["sigmas"]), where
 
 
 def test_every_gpu_has_constants_of_every_form():

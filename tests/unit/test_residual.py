@@ -134,13 +134,13 @@ def test_every_table_says_what_it_was_learned_from_and_gained():
         form, variant, gpu = key.split(" ")
         assert one["rows_fitted"] >= 30, key
         assert one["median_ape"] < one["median_ape_before"], key
-        assert all(0.03 <= s < 1 for s in one["sigmas"]), key
+        assert all(0.01 <= s < 1 for s in one["sigmas"]), key
         residual = constants.residuals[form, variant, gpu]
         if isinstance(residual, Forest):
             continue
         assert len(residual.nodes) == len(AXES[form]), key
         assert residual.values.size == np.prod([axis.size for axis in residual.nodes]), key
-        assert np.abs(residual.values.astype(int)).max() <= 60, key
+        assert np.abs(residual.values.astype(int)).max() <= 80, key
 
 
 def test_the_tables_are_small_and_load_at_once():

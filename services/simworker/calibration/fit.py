@@ -124,6 +124,9 @@ FORM_RANGES = {
 }
 _OTHER_STARTS: Mapping[str, Mapping[str, float]] = {"mla": {"step": 0.002}}
 
+_SERVING_MIN, _BIN_MIN, _SPREAD_MIN = 20, 15, 8  # rows that say anything about others
+_SIGMA_MIN = 0.01  # no two runs are alike
+
 # Eager rows contain ~25 µs of launching, which a trace shows as a gap and not as the kernel: their floor is not a
 # kernel's. A guess between the graph-timed floors of quantising (1.3 to 1.8 µs) and of GEMMs (1.9 to 3.4); it hurts
 # below 10 µs.
@@ -377,29 +380,33 @@ def residuals_of(
 
 
 def sigmas_of(constants: Constants, residuals: Sequence[tuple[Floats, Floats, NDArray[np.bool_]]]) -> list[float]:
-    """Per bin of predicted time, so that four of five left-out rows lie between p10 and p90."""
+    """Per bin of predicted time, so that four of five left-out rows lie between p10 and p90: serving rows count as much
+    as all rows together, where there are enough of them.
+    """
     r, t, cold = (np.concatenate([part[i] for part in residuals]) if residuals else np.zeros(0) for i in range(3))
     edges = [0.0, *constants.sigma_bins_us, math.inf]
-    overall = _spread(r, 0.3)
+    overall = _spread(r, np.ones(r.size), 0.3)
     found = []
     for low, high in pairwise(edges):
         inside = (t >= low) & (t < high)
-        serving = inside & cold.astype(bool)
-        if inside.sum() < 15:
-            sigma = overall
-        else:  # what is promised of all rows is promised of serving ones too
-            sigma = max(_spread(r[inside], overall), _spread(r[serving], overall) if serving.sum() >= 40 else 0)
+        serving = cold[inside].astype(bool)
+        weights = np.ones(serving.size)
+        if serving.sum() >= _SERVING_MIN:
+            weights += serving * serving.size / serving.sum()
+        sigma = overall if serving.size < _BIN_MIN else _spread(r[inside], weights, overall)
         found.append(round(sigma, 3))
     return found
 
 
-def _spread(residuals: Floats, otherwise: float) -> float:
-    """Never below 0.03: kernels' own repeatability. Few rows say little of the others: half a standard error on top."""
-    count = residuals.size
-    if count < 8:
+def _spread(residuals: Floats, weights: Floats, otherwise: float) -> float:
+    """Of four fifths of the weight. Few rows say little of the others: half a standard error on top."""
+    if residuals.size < _SPREAD_MIN:
         return otherwise
-    share = min(0.8 + 0.2 / math.sqrt(count), 1.0)
-    return max(float(np.quantile(np.abs(residuals), share)) / Z90, 0.03)
+    share = min(0.8 + 0.2 / math.sqrt(residuals.size), 1.0)
+    sizes, order = np.abs(residuals), np.argsort(np.abs(residuals))
+    reached = np.cumsum(weights[order])
+    at = min(int(np.searchsorted(reached, share * reached[-1])), order.size - 1)
+    return max(float(sizes[order[at]]) / Z90, _SIGMA_MIN)
 
 
 def _score(residuals: Sequence[tuple[Floats, Floats, NDArray[np.bool_]]], held: Sequence[Sample]) -> dict[str, Any]:
