@@ -125,6 +125,10 @@ class Aggregator:
             if run is not None and (run.is_ended or run.is_cancelled):
                 del self._runs[run_id]
 
+    def is_awaiting(self, run_id: str) -> bool:
+        """Whether something came of a run whose request did not come yet: it is remembered, and no row tells of it."""
+        return run_id in self._orphans
+
     def touch(self, run_ids: list[str]) -> None:
         """Look at these runs again at the next settle: what a restart interrupted may only need finishing."""
         self._touched.update(dict.fromkeys(run_ids))

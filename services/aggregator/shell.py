@@ -6,7 +6,7 @@ and whoever reads them keeps the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cascade_schemas.events import AnyEvent, RecordDeadLettered
@@ -32,12 +32,40 @@ class Delivered:
     event: AnyEvent | None  # None: an unknown type; RecordDeadLettered: could not be read, to be said so
 
 
+class _Held:
+    """Where partitions are to be read from after a restart: results that came before their run's request are in memory
+    alone, and a stored position beyond them would lose them.
+    """
+
+    def __init__(self, aggregator: Aggregator) -> None:
+        self._aggregator = aggregator
+        self._from: dict[str, dict[Position, int]] = {}  # run -> partitions, each with the offset of its first batch
+
+    def hold(self, one: Delivered, position: int) -> None:
+        """`position`: where the batch began, for rows of many records may be one event, at the last of them."""
+        run_id = getattr(one.event, "run_id", None)
+        if run_id is not None and self._aggregator.is_awaiting(run_id):
+            self._from.setdefault(run_id, {}).setdefault((one.topic, one.partition), position)
+
+    def stored(self, moved: Mapping[Position, int], reached: Mapping[Position, int]) -> dict[Position, int]:
+        """The positions to be stored, of `moved` and of what waits no longer; `reached`: where each was before."""
+        came = [run_id for run_id in self._from if not self._aggregator.is_awaiting(run_id)]
+        released = {place for run_id in came for place in self._from.pop(run_id)}
+        positions = {place: reached[place] for place in released} | dict(moved)
+        for held in self._from.values():
+            for place, offset in held.items():
+                if place in positions:
+                    positions[place] = min(positions[place], offset)
+        return positions
+
+
 class FollowerShell:
     """Folds what a cluster's aggregator and its services have said into a store of its own, and says nothing."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._aggregator = Aggregator(store)
+        self._held = _Held(self._aggregator)
         self._positions = store.positions()
 
     def next_offset(self, topic: str) -> int:
@@ -47,10 +75,12 @@ class FollowerShell:
         """Fold and commit, rows and positions together."""
         moved: dict[Position, int] = {}
         for one in delivered:
-            moved[one.topic, one.partition] = one.offset + 1
+            place = (one.topic, one.partition)
+            moved[place] = one.offset + 1
             if one.event is not None and not isinstance(one.event, RecordDeadLettered):
                 self._aggregator.restore(one.event)
-        self._store.commit(self._aggregator.taken_rows(), moved)
+                self._held.hold(one, self._positions.get(place, 0))
+        self._store.commit(self._aggregator.taken_rows(), self._held.stored(moved, self._positions))
         self._positions |= moved
         self._aggregator.forget_ended()
 
@@ -62,6 +92,7 @@ class AggregatorShell:
         self._store = store
         self._publish = publish
         self._aggregator = Aggregator(store)
+        self._held = _Held(self._aggregator)
         self._positions = store.positions()
         open_runs = store.query("select run_id from runs where status = 'running' order by run_id")
         self._aggregator.touch([row["run_id"] for row in open_runs])
@@ -82,12 +113,13 @@ class AggregatorShell:
                 answers.append(one.event)
             elif one.event is not None:
                 answers.extend(self._aggregator.react(one.event))
+                self._held.hold(one, self._positions.get(place, 0))
         answers.extend(self._aggregator.settle())
         if answers:
             self._publish(answers)
         rows = self._aggregator.taken_rows()
         if rows or moved:
-            self._store.commit(rows, moved)
+            self._store.commit(rows, self._held.stored(moved, self._positions))
             self._positions |= moved
         ended = self._end_runs()
         return bool(moved or answers or ended)

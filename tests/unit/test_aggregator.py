@@ -30,6 +30,7 @@ class Bench:
         self.said = []
         self.shell = AggregatorShell(self.store, self.said.extend)
         self._offsets = Counter()
+        self._log = []
 
     def tell(self, *events):
         for event in events:
@@ -41,7 +42,14 @@ class Bench:
     def _delivered(self, event):
         offset = self._offsets[event.topic]
         self._offsets[event.topic] += 1
-        return Delivered(event.topic, 0, offset, event)
+        self._log.append(Delivered(event.topic, 0, offset, event))
+        return self._log[-1]
+
+    def restart(self):
+        """Another process on the same store: what it has not stored it reads again."""
+        self.shell = AggregatorShell(self.store, self.said.extend)
+        kept = self._log[:]
+        self.shell.deliver([one for one in kept if one.offset >= self.shell.next_offset(one.topic)])
 
     @property
     def end(self):
@@ -196,6 +204,26 @@ def test_results_that_arrive_before_their_request_are_not_lost():
     request = others.pop()
     bench.tell(first, second, *others, request)
     assert bench.end.outcome == "completed"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_results_that_were_read_before_a_restart_and_before_their_request_are_not_lost(seed):
+    plain = Bench()
+    events = whole_run()
+    plain.tell(*events)
+    *others, first, second = events
+    request = others.pop()
+    order = [first, *shuffled_between_keys(others, seed), second, request]
+    for cut in range(1, len(order)):
+        bench = Bench()
+        bench.tell(*order[:cut])
+        bench.restart()
+        bench.tell(*order[cut:])
+        bench.restart()
+        assert bench.end.state_hash == plain.end.state_hash, cut
+        assert all(
+            bench.shell.next_offset(topic) == end for topic, end in bench._offsets.items() if topic != "predictions"
+        )
 
 
 def test_one_altered_row_changes_the_hash():
