@@ -118,3 +118,11 @@ def test_no_record_takes_what_it_lacks_from_another(left_out):
     for records in ([whole, lacking, whole], [whole, more, lacking], [whole, lacking, more], [lacking, more]):
         expected = one_by_one([(headers, value) for value in records])
         assert facts(decode_together([(headers, value) for value in records])) == facts(expected)
+
+
+def test_packed_records_stay_apart_however_small():
+    """The gateway keeps each unpacked, which needs its rows."""
+    tasks = [kernel_task(number) for number in range(400)]
+    records = in_records([results("c", tasks, [10] * 400), results("c", tasks, [10] * 400)])
+    assert all(headers["compression"] == "lz4" and len(value) < 16 << 10 for headers, value in records)
+    assert None not in decode_together(records)
