@@ -51,7 +51,7 @@ class _Held:
         """The positions to be stored, of `moved` and of what waits no longer; `reached`: where each was before."""
         came = [run_id for run_id in self._from if not self._aggregator.is_awaiting(run_id)]
         released = {place for run_id in came for place in self._from.pop(run_id)}
-        positions = {place: reached[place] for place in released} | dict(moved)
+        positions = {place: reached[place] for place in released if place not in moved} | dict(moved)
         for held in self._from.values():
             for place, offset in held.items():
                 if place in positions:

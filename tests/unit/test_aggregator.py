@@ -5,7 +5,7 @@ from cascade_schemas.events import KernelsSimulated, RunCancelled, RunCompleted,
 from cascade_schemas.gpu import load_gpu
 
 from services.aggregator import queries
-from services.aggregator.shell import AggregatorShell, Delivered
+from services.aggregator.shell import AggregatorShell, Delivered, FollowerShell
 from services.aggregator.store import Store
 from tests.factories import (
     RUN,
@@ -224,6 +224,19 @@ def test_results_that_were_read_before_a_restart_and_before_their_request_are_no
         assert all(
             bench.shell.next_offset(topic) == end for topic, end in bench._offsets.items() if topic != "predictions"
         )
+
+
+@pytest.mark.parametrize("shell", [lambda store: AggregatorShell(store, [].extend), FollowerShell])
+def test_results_and_their_request_may_come_at_once(shell):
+    *others, request, first, second = whole_run()
+    places = Counter()
+    delivered = []
+    for event in (first, *others, request, second):
+        delivered.append(Delivered(event.topic, 0, places[event.topic], event))
+        places[event.topic] += 1
+    store = Store(None)
+    shell(store).deliver(delivered)
+    assert {topic: at for (topic, _), at in store.positions().items()} == places
 
 
 def test_one_altered_row_changes_the_hash():
