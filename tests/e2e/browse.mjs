@@ -376,7 +376,11 @@ const scenarios = {
     await table.getByRole('row').nth(3).waitFor()
     await page.waitForFunction(() => {
       const canvas = document.querySelector('[role=table] canvas')
-      return canvas?.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value > 0)
+      if (!canvas?.width || !canvas.height) return false
+      // Of a copy: a canvas of the page that is read again and again makes the browser complain.
+      const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true })
+      copy.drawImage(canvas, 0, 0)
+      return copy.getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value > 0)
     })
     await table.getByRole('row').nth(2).click()
     const details = page.getByRole('region', { name: 'Kernel' })
