@@ -235,7 +235,11 @@ def event_of(record: ConsumerRecord, service: str, read_types: Iterable[str] = (
     try:
         return decode(headers, record.value or b"")
     except MalformedEvent as error:
-        return dead_letter_of(service, record.topic, record.partition, record.offset, record.value or b"", str(error))
+        return _unreadable(record, service, error)
+
+
+def _unreadable(record: ConsumerRecord, service: str, error: MalformedEvent) -> RecordDeadLettered:
+    return dead_letter_of(service, record.topic, record.partition, record.offset, record.value or b"", str(error))
 
 
 def texts(headers: Iterable[tuple[str, bytes]]) -> dict[str, str]:
@@ -247,9 +251,7 @@ def events_of(records: Sequence[ConsumerRecord], service: str) -> list[AnyEvent 
     """What `event_of` says of each, but that small records are one event, in place of the last: see decode_together."""
     read = [(texts(record.headers), record.value or b"") for record in records]
     return [
-        dead_letter_of(service, record.topic, record.partition, record.offset, record.value or b"", str(event))
-        if isinstance(event, MalformedEvent)
-        else event
+        _unreadable(record, service, event) if isinstance(event, MalformedEvent) else event
         for record, event in zip(records, decode_together(read), strict=True)
     ]
 
