@@ -8,9 +8,11 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
-from aiokafka import ConsumerRecord
-from faust.transport.drivers.aiokafka import Consumer, Transport
+from aiokafka import AIOKafkaConsumer, ConsumerRecord
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
 from faust.types import TP, ConsumerMessage, Message
+
+from services.runtime.kafka import GATHERED_BYTES, GATHERED_MS
 
 RECORDS_PER_MESSAGE = 64
 _LOOK_EVERY_S = 0.05  # a commit is every 0.25 s at the most
@@ -22,8 +24,20 @@ class BatchMessage(ConsumerMessage):
     records: Sequence[ConsumerRecord]
 
 
+class GatheringThread(AIOKafkaConsumerThread):
+    """Lets the broker gather records, for which Faust has no setting; the client reads these when it is started."""
+
+    def _create_worker_consumer(self, transport: Any) -> AIOKafkaConsumer:
+        consumer = super()._create_worker_consumer(transport)
+        consumer._fetch_min_bytes, consumer._fetch_max_wait_ms = GATHERED_BYTES, GATHERED_MS  # noqa: SLF001
+        return consumer
+
+
 class BatchConsumer(Consumer):
     """Looks for records at most each 0.05 s, and passes on up to 64 of a partition as one message."""
+
+    def _new_consumer_thread(self) -> AIOKafkaConsumerThread:
+        return GatheringThread(self, loop=self.loop, beacon=self.beacon)
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Message]]:  # noqa: ASYNC109 - Faust's
         await asyncio.sleep(_LOOK_EVERY_S)

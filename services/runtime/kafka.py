@@ -48,6 +48,8 @@ _POLL_MS = 200
 _KNOCK_MS = 10_000
 _KEYS_LOGGED = 8
 _FOLLOW_POLL_MS = 20  # a viewer is looking
+# A broker that answers each record takes more work to ask again than the record is; it waits so long for so much.
+GATHERED_BYTES, GATHERED_MS = 256 << 10, 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +297,7 @@ async def follow(
     A batch, which is empty where nothing has come, is in replay order as far as it goes: by time, then topic, partition
     and offset. Within a partition the order is the broker's, whatever the clocks of its writers said.
     """
-    consumer = await _reader(broker, topics)
+    consumer = await _reader(broker, topics, fetch_min_bytes=GATHERED_BYTES, fetch_max_wait_ms=GATHERED_MS)
     try:
         for part in consumer.assignment():
             consumer.seek(part, next_offset(part.topic, part.partition))
@@ -314,7 +316,7 @@ async def follow(
         await consumer.stop()
 
 
-async def _reader(broker: Broker, topics: Sequence[str]) -> AIOKafkaConsumer:
+async def _reader(broker: Broker, topics: Sequence[str], **fetching: int) -> AIOKafkaConsumer:
     """A started consumer at the first record of every partition.
 
     Partitions are asked for and assigned by hand: a consumer that was only told topics has no partition until its
@@ -331,7 +333,7 @@ async def _reader(broker: Broker, topics: Sequence[str]) -> AIOKafkaConsumer:
     if missing:
         raise WrongTopic(f"topics {', '.join(sorted(missing))} do not exist; start a service first, it creates them")
     consumer = AIOKafkaConsumer(
-        **broker.client(), enable_auto_commit=False, max_partition_fetch_bytes=RECORD_BYTES_LIMIT
+        **broker.client(), enable_auto_commit=False, max_partition_fetch_bytes=RECORD_BYTES_LIMIT, **fetching
     )
     await consumer.start()
     consumer.assign(parts)

@@ -50,7 +50,7 @@ WORKERS = 4
 CONFIGS_OF_A_RUN = 256
 CONFIGS_PUSHED = 16
 RESULTS_PER_S = 1000
-PUSHED_S = 25.0
+PUSHED_S, PUSHED_BEFORE_S = 30.0, 10.0  # the broker's own code is compiled while it runs
 AWAY_S = 15.0
 WAIT_S = 400.0
 
@@ -200,15 +200,18 @@ def push(cluster: Cluster) -> None:
         for rows_per_record in (1, 10):
             run_id = f"push-{rows_per_record}"
             results = _results_of(cluster, run_id, configs(CONFIGS_PUSHED, first=30_000 + rows_per_record))
-            records = list(_cut(results, rows_per_record))[: int(RESULTS_PER_S * PUSHED_S / rows_per_record)]
+            per_s = RESULTS_PER_S / rows_per_record
+            records = list(_cut(results, rows_per_record))[: int(per_s * (PUSHED_BEFORE_S + PUSHED_S))]
             context = multiprocessing.get_context("spawn")
             heard: multiprocessing.SimpleQueue[list[float]] = context.SimpleQueue()
             viewer = context.Process(target=_watch, args=(server, run_id, len(records), heard))
             viewer.start()
             assert heard.get() == []  # subscribed
             before_s = _cpu_s(gateway), _cpu_s(cluster.processes["aggregator", "1"])
-            _send_paced(cluster.bootstrap, [tuple(one) for one in records], RESULTS_PER_S / rows_per_record)
-            latencies = sorted(heard.get())
+            _send_paced(cluster.bootstrap, [tuple(one) for one in records], per_s)
+            heard_ms = heard.get()
+            before_ms = sorted(heard_ms[: int(per_s * PUSHED_BEFORE_S)])
+            latencies = sorted(heard_ms[len(before_ms) :])
             viewer.join()
             after_s = _cpu_s(gateway), _cpu_s(cluster.processes["aggregator", "1"])
             each_ms = [(b - a) / len(records) * 1e3 for a, b in zip(before_s, after_s, strict=True)]
@@ -216,7 +219,7 @@ def push(cluster: Cluster) -> None:
             print(
                 f"result to viewer, {RESULTS_PER_S} results/s in records of {rows_per_record}: p50 {at[0]:.0f} ms, p95"
                 f" {at[1]:.0f} ms, p99 {at[2]:.0f} ms, worst {latencies[-1]:.0f} ms over {len(latencies)} records (goal p95"
-                f" < 250 ms); gateway {each_ms[0]:.2f} and aggregator {each_ms[1]:.2f} CPU ms a record; load average"
+                f" < 250 ms), p95 of the first {PUSHED_BEFORE_S:.0f} s {before_ms[int(len(before_ms) * 0.95)]:.0f} ms; gateway {each_ms[0]:.2f} and aggregator {each_ms[1]:.2f} CPU ms a record; load average"
                 f" {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
