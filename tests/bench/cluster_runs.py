@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import multiprocessing
 import os
@@ -208,6 +209,7 @@ def push(cluster: Cluster) -> None:
             viewer.start()
             assert heard.get() == []  # subscribed
             before_s = _cpu_s(gateway), _cpu_s(cluster.processes["aggregator", "1"])
+            gc.freeze()
             _send_paced(cluster.bootstrap, [tuple(one) for one in records], per_s)
             heard_ms = heard.get()
             before_ms = sorted(heard_ms[: int(per_s * PUSHED_BEFORE_S)])
@@ -246,6 +248,7 @@ def _watch(server: ServerFile, run_id: str, record_count: int, heard: multiproce
                 break
             time.sleep(0.2)
         heard.put([])
+        gc.freeze()  # its own pauses are not the gateway's
         latencies: list[float] = []
         while len(latencies) < record_count:
             message = socket.recv(timeout=WAIT_S)
