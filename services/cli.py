@@ -588,14 +588,18 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
             print(f"serving {settings.home} until interrupted\n")
             print(f"{url}/?token={token}\n.venv/bin/cascade import YOUR_TRACE", flush=True)
 
-        serving.serve(app, listener, ready)
+        # A copy of a cluster's log is made again by a new process; what one machine has is better looked at than gone.
+        serving.serve(app, listener, ready, lambda: bool(arguments.kafka) and embedded.is_failed)
     except serving.CannotBind as error:
         raise BadInput(str(error)) from error
     finally:
+        has_failed = bool(arguments.kafka) and embedded.is_failed
         (settings.home / "server.json").unlink(missing_ok=True)
         with serving.closing_in_time():
             (engine or embedded).close()
-    return 0
+    if has_failed:
+        print("cascade: the gateway's copy of the log stands still, so it ends; start it again", file=sys.stderr)
+    return 1 if has_failed else 0
 
 
 def _open_replica(settings: Settings, bootstrap: str) -> Embedded:

@@ -30,7 +30,7 @@ from services.aggregator.consumer import RECORDS_PER_MESSAGE, BatchTransport
 from services.aggregator.shell import AggregatorShell, Delivered
 from services.aggregator.store import Store, is_disk_full
 from services.runtime.cluster import ClusterSettings, observed, prepare, run_program, say
-from services.runtime.kafka import Broker, Publisher, event_of, events_of, read_to_end
+from services.runtime.kafka import Broker, Publisher, events_of, read_to_end
 from services.runtime.observe import Observed
 
 TOPICS = ("catalog", "runs", "results")  # predictions are its own: read to their end before these
@@ -127,13 +127,13 @@ class Active:
         self._loop = asyncio.get_running_loop()
         await self._publisher.start()
         self._shell = AggregatorShell(self._store, self._publish)
-        batch: list[Delivered] = []
+        batch: list[ConsumerRecord] = []
         async for record in read_to_end(self._settings.broker, ("predictions",)):
-            batch.append(Delivered(record.topic, record.partition, record.offset, event_of(record, "aggregator")))
+            batch.append(record)
             if len(batch) == _TAKE:
-                await self._deliver(batch)
+                await self._deliver(await asyncio.to_thread(_delivered, batch))
                 batch = []
-        await self._deliver(batch)
+        await self._deliver(await asyncio.to_thread(_delivered, batch))
         say("aggregator_started", home=self._settings.settings.home)
         self._heartbeat = asyncio.create_task(self._beat())
 

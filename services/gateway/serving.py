@@ -43,8 +43,13 @@ def bind(host: str, port: int) -> socket.socket:
     raise CannotBind(f"no free port on {host} from {port} to {port + _PORTS_TRIED - 1}; name another with --port")
 
 
-def serve(app: ASGIApp, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Until SIGINT or SIGTERM; a second signal ends the process at once (the log has everything acknowledged)."""
+def serve(
+    app: ASGIApp, listener: socket.socket, on_ready: Callable[[], None], must_end: Callable[[], bool] = lambda: False
+) -> None:
+    """Until SIGINT or SIGTERM, or until it must end, which is asked ten times a second.
+
+    A second signal ends the process at once (the log has everything acknowledged).
+    """
     config = uvicorn.Config(
         app,
         ws="websockets-sansio",
@@ -56,15 +61,19 @@ def serve(app: ASGIApp, listener: socket.socket, on_ready: Callable[[], None]) -
         timeout_graceful_shutdown=3,
         proxy_headers=False,
     )
-    _Server(config, on_ready).run(sockets=[listener])
+    _Server(config, on_ready, must_end).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
     """uvicorn raises its signals again when it is done, which would skip everything after it."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], must_end: Callable[[], bool]) -> None:
         super().__init__(config)
         self._on_ready = on_ready
+        self._must_end = must_end
+
+    async def on_tick(self, counter: int) -> bool:
+        return self._must_end() or await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

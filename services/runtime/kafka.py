@@ -11,7 +11,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -291,7 +291,7 @@ async def tail(
 
 async def follow(
     broker: Broker, topics: Sequence[str], next_offset: Callable[[str, int], int], leaving: asyncio.Event
-) -> AsyncIterator[list[ConsumerRecord]]:
+) -> AsyncGenerator[list[ConsumerRecord]]:
     """Records of these topics from where the caller has come, and then as they come, until `leaving` is set.
 
     A batch, which is empty where nothing has come, is in replay order as far as it goes: by time, then topic, partition

@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 
 from aiokafka import ConsumerRecord
@@ -41,6 +42,10 @@ MIRRORED = tuple(topic for topic in ALL_TOPICS if topic not in {"work", "dead_le
 
 class ClusterUnreachable(RuntimeError):
     """The broker does not answer; the message says which."""
+
+
+class FoldFailed(RuntimeError):
+    """The thread that folds the mirrored log has ended: what is shown would stay as it is."""
 
 
 class Pending:
@@ -194,6 +199,7 @@ class Replica(Embedded):
             self._loop.run_until_complete(self._mirror())
         except BaseException as error:  # noqa: BLE001 - said by whoever waits, or by is_failed
             self._failure = error
+            self._observed.seen("mirror", is_ready=False)
             if self._is_ready.is_set():
                 log.exception("mirror_failed kafka=%s", self._broker.bootstrap)
         finally:
@@ -205,10 +211,13 @@ class Replica(Embedded):
         await self._publisher.start()
         try:
             self._is_ready.set()
-            async for batch in follow(self._broker, MIRRORED, self._mirrored, self._leaving):
-                if batch:
-                    await asyncio.gather(asyncio.to_thread(self._append, batch), asyncio.sleep(_APPEND_EVERY_S))
-                self._observed.seen("mirror", is_ready=True)
+            async with aclosing(follow(self._broker, MIRRORED, self._mirrored, self._leaving)) as batches:
+                async for batch in batches:
+                    if super().is_failed:
+                        raise FoldFailed("what the log says can no longer be stored; a line before says why")
+                    if batch:
+                        await asyncio.gather(asyncio.to_thread(self._append, batch), asyncio.sleep(_APPEND_EVERY_S))
+                    self._observed.seen("mirror", is_ready=True)
         finally:
             await self._publisher.stop()
 

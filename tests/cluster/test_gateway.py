@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import duckdb
 import pytest
 
 from services.runtime.engine import ImportOptions, Refused
@@ -95,6 +96,24 @@ def test_a_killed_gateway_goes_on_and_a_lost_copy_is_made_again(gateway, cluster
     engine = gateway.start()
     until(lambda: sorted((r["run_id"], r["status"], r["state_hash"]) for r in engine.runs()) == before)
     assert engine.verify_run(run_id)["equal"]
+
+
+def test_a_gateway_whose_copy_stands_still_ends_and_says_so(gateway, cluster, tmp_path):
+    if gateway.process is None:
+        gateway.start()
+    gateway.stop()
+    with duckdb.connect(cluster.home / "gateway-1" / "cascade.duckdb") as spoilt:
+        spoilt.execute("alter table trace_steps drop column q_lengths")
+    engine = gateway.start()
+    with pytest.raises(Refused, match="does not answer"):
+        engine.import_files([kineto_trace(tmp_path / "third.json", step_count=2)], ImportOptions(name="third"))
+    assert gateway.process.wait(60) == 1
+    said = (cluster.home / "gateway.log").read_text()
+    assert "service_failed service=follower" in said
+    assert said.rstrip().endswith("the gateway's copy of the log stands still, so it ends; start it again")
+    shutil.rmtree(cluster.home / "gateway-1")
+    engine = gateway.start()
+    until(lambda: any(trace["name"] == "third" for trace in engine.traces()))
 
 
 def test_a_gateway_without_a_broker_says_so(tmp_path):
