@@ -34,6 +34,23 @@ def note(path, seconds):
     return "done"
 
 
+def speak(say, count, seconds=0.0):
+    """Says numbers from several threads at once, then works."""
+    threads = [threading.Thread(target=say, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    say("worked")
+    time.sleep(seconds)
+    return count
+
+
+def speak_and_die(say, path):
+    say("before")
+    return die(path)
+
+
 def die(path):
     """Ends its own process, the first time or always, as `path` is there or not."""
     if path is None or not path.exists():
@@ -110,6 +127,43 @@ def test_who_starts_more_than_may_wait_is_held_up_until_one_ends(executor):
     thread.join(30)
     assert late[0].result() == 18
     assert [one.result() for one in (*running, *waiting)] == [1.5, 1.5, 0, 2]
+
+
+def test_what_a_task_says_is_heard_whole_and_before_its_result(executor):
+    heard = [[], []]
+    started = [executor.watch(heard[place].append, speak, 2000) for place in range(2)]
+    for one, said in zip(started, heard, strict=True):
+        assert one.result() == 2000
+        assert sorted(said[:-1]) == list(range(2000))
+        assert said[-1] == "worked"
+
+
+def test_what_a_task_says_is_heard_while_it_works(executor):
+    heard = threading.Event()
+    started = executor.watch(lambda said: said == "worked" and heard.set(), speak, 3, 3.0)
+    assert heard.wait(30)
+    began_s = time.monotonic()
+    started.cancel()
+    with pytest.raises(Cancelled):
+        started.result()
+    assert time.monotonic() - began_s < 2
+
+
+def test_who_cannot_hear_fails_that_task_alone(executor):
+    started = executor.watch(fail, speak, 0)
+    with pytest.raises(ValueError, match="worked"):
+        started.result()
+    assert executor.start(double, 6).result() == 12
+
+
+def test_what_two_processes_say_of_one_task_is_all_heard(tmp_path):
+    executor = InProcesses(1)
+    heard = []
+    try:
+        assert executor.watch(heard.append, speak_and_die, tmp_path / "once").result() == "the second time"
+        assert heard == ["before", "before"]
+    finally:
+        executor.close()
 
 
 @pytest.mark.parametrize("kind", [InThreads, InProcesses])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -10,8 +10,10 @@ from cascade_schemas.gpu import GpuSpec
 
 from services.kernels.work import WorkTable
 from services.runtime.executor import Execution, Executor, WorkerLost
-from services.simworker.simulators.base import KernelSimulator, Predictions, refused
+from services.simworker.simulators.base import KernelSimulator, Predictions, Talking, refused
 from services.simworker.simulators.catalog import simulators
+
+_LINE_LENGTH = 1000  # characters; 4 bytes each at most, and a pipe takes 4 KiB in one piece
 
 
 class Apart:
@@ -25,10 +27,16 @@ class Apart:
         self._executor = executor
         self._place = (thread_count, home, artifacts_uri)
         self._running: Execution[Predictions] | None = None
+        self._hear: Callable[[int, str], None] = lambda config, line: None  # noqa: ARG005 - nobody listens yet
+
+    def listen(self, hear: Callable[[int, str], None]) -> None:
+        """From now on call with what the simulator says in its process, if it says anything."""
+        self._hear = hear
 
     def simulate(self, work: WorkTable, gpus: Sequence[GpuSpec]) -> Predictions:
         """Raises Cancelled after `cancel`. A kernel under which its process ends twice is refused with that reason."""
-        self._running = self._executor.start(_simulate, *self._place, self.name, work, gpus)
+        hear = self._hear
+        self._running = self._executor.watch(lambda said: hear(*said), _simulate, *self._place, self.name, work, gpus)
         try:
             return self._running.result()
         except WorkerLost as error:
@@ -44,9 +52,18 @@ class Apart:
 
 
 def _simulate(
-    thread_count: int, home: Path, artifacts_uri: str, name: str, work: WorkTable, gpus: Sequence[GpuSpec]
+    say: Callable[[tuple[int, str]], None],
+    thread_count: int,
+    home: Path,
+    artifacts_uri: str,
+    name: str,
+    work: WorkTable,
+    gpus: Sequence[GpuSpec],
 ) -> Predictions:
-    return _known(thread_count, home, artifacts_uri)[name].simulate(work, gpus)
+    simulator = _known(thread_count, home, artifacts_uri)[name]
+    if isinstance(simulator, Talking):
+        simulator.listen(lambda config, line: say((config, line[:_LINE_LENGTH])))
+    return simulator.simulate(work, gpus)
 
 
 @cache
