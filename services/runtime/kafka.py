@@ -47,6 +47,7 @@ _EVENTS_PER_PUBLISH = 256
 _POLL_MS = 200
 _KNOCK_MS = 10_000
 _KEYS_LOGGED = 8
+_SAY_LIMIT_S = 5.0
 _FOLLOW_POLL_MS = 20  # a viewer is looking
 # A broker that answers each record takes more work to ask again than the record is; it waits so long for so much.
 GATHERED_BYTES, GATHERED_MS = 256 << 10, 50
@@ -201,6 +202,7 @@ class Publisher:
 
     async def start(self) -> None:
         """The producer belongs to the loop that runs now."""
+        self._loop = asyncio.get_running_loop()
         self._producer = AIOKafkaProducer(
             **self._broker.client(),
             enable_idempotence=True,
@@ -216,6 +218,18 @@ class Publisher:
 
     async def publish(self, events: Iterable[AnyEvent]) -> None:
         await self.send([outgoing(event) for event in events])
+
+    def say(self, events: Sequence[AnyEvent]) -> None:
+        """Publish from another thread what is worth neither holding up nor failing its work for: simulators' words.
+
+        What the broker does not take within seconds is lost, and that is logged.
+        """
+        said = asyncio.run_coroutine_threadsafe(self.publish(events), self._loop)
+        try:
+            said.result(_SAY_LIMIT_S)
+        except (KafkaError, TimeoutError) as error:
+            said.cancel()
+            log.warning("words_lost events=%d reason=%s", len(events), str(error) or type(error).__name__)
 
     async def send(self, records: Sequence[Outgoing]) -> None:
         sent = [

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import time
 from collections.abc import Sequence
 
-from aiokafka.errors import KafkaError
-from cascade_schemas.events import AnyEvent
 from cascade_schemas.partition import TASKS_PER_BATCH
 
 from services.runtime.artifacts import open_artifacts
 from services.runtime.cluster import ClusterSettings, leave_in_order, observed, prepare, run_program, say
 from services.runtime.executor import InProcesses
 from services.runtime.kafka import RECORDS_PER_READ, Broker, KafkaService, Publisher, tail
-from services.simworker.reactor import Say, Simworker
+from services.simworker.reactor import Simworker
 from services.simworker.simulators.accelsim.run import AccelSimSimulator
 from services.simworker.simulators.apart import Apart
 from services.simworker.simulators.base import KernelSimulator
 from services.simworker.simulators.catalog import simulators
-
-log = logging.getLogger("cascade")
-
-_SAY_LIMIT_S = 5.0
 
 
 async def main(settings: ClusterSettings) -> None:
@@ -41,7 +34,6 @@ async def main(settings: ClusterSettings) -> None:
     cache = open_artifacts(settings.settings.home / "artifacts", settings.settings.artifacts_uri)
     publisher = Publisher(settings.broker)
     await publisher.start()
-    say_now = _saying(publisher, asyncio.get_running_loop())
 
     def member(name: str, simulators_of: dict[str, KernelSimulator], topics: list[str], per_read: int) -> KafkaService:
         worker = Simworker(
@@ -49,7 +41,7 @@ async def main(settings: ClusterSettings) -> None:
             worker=f"{name}-{settings.instance}",
             now_ms=lambda: time.time_ns() // 1_000_000,
             cache=cache,
-            say=say_now,
+            say=publisher.say,
         )
         workers.append(worker)
         return KafkaService(
@@ -86,23 +78,6 @@ async def main(settings: ClusterSettings) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await cancellations
         await publisher.stop()
-
-
-def _saying(publisher: Publisher, loop: asyncio.AbstractEventLoop) -> Say:
-    """What simulators say in the middle, from their threads: on the log when it returns, so before their results.
-
-    Words are not worth holding up a simulation for, nor failing it: what the broker does not take at once is lost.
-    """
-
-    def say_now(events: Sequence[AnyEvent]) -> None:
-        said = asyncio.run_coroutine_threadsafe(publisher.publish(events), loop)
-        try:
-            said.result(_SAY_LIMIT_S)
-        except (KafkaError, TimeoutError) as error:
-            said.cancel()
-            log.warning("lines_lost events=%d reason=%s", len(events), str(error) or type(error).__name__)
-
-    return say_now
 
 
 async def _hear_of_cancellations(broker: Broker, workers: Sequence[Simworker]) -> None:
