@@ -29,6 +29,7 @@ from rich.status import Status
 from services.ingest.growing import Growth, follow
 from services.ingest.requests import BaselineError, prompts_from_baseline
 from services.ingest.synthesis import Workload
+from services.kernels.routing import EVEN
 from services.kernels.sass_traces.kernelslist import BadTrace, read_kernelslist
 from services.runtime.embedded import Embedded, HomeInUse, wall_clock_ms
 from services.runtime.engine import Engine, ImportOptions, Refused, Report
@@ -138,6 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--tp", type=int, default=1, metavar="N", help="tensor parallel size")
     sub.add_argument("--simulator", default="analytic")
     sub.add_argument("--name", metavar="N", help="how to call the trace")
+    _add_routing(sub)
 
     sub = command("what-if", _what_if, "A trace's times on one config at once, without keeping a run.")
     sub.add_argument("trace", metavar="TRACE")
@@ -199,6 +201,13 @@ def _add_trace_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--source-gpu", metavar="ID", help="the GPU it was recorded on, where the file does not say")
     sub.add_argument("--name", metavar="N", help="how to call the trace")
     sub.add_argument("--prompts", metavar="N,N,…", help="prompt tokens per request, or a baseline.json")
+    _add_routing(sub)
+
+
+def _add_routing(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--routing", default=EVEN, metavar="even|zipf:S", help="how tokens are spread over experts (even)"
+    )
 
 
 class _Opened:
@@ -282,7 +291,7 @@ def _sources(names: Sequence[str], arguments: argparse.Namespace) -> tuple[list[
         prompts = prompts or options.prompts
     # A folder's own name says more than its list's, which is always the same.
     folder = next((Path(name).resolve().name for name in names if Path(name).is_dir()), "")
-    return paths, ImportOptions(arguments.name or folder, model, arguments.source_gpu, prompts)
+    return paths, ImportOptions(arguments.name or folder, model, arguments.source_gpu, prompts, arguments.routing)
 
 
 def _folder(folder: Path) -> list[Path]:
@@ -321,6 +330,8 @@ def _prompts(text: str | None) -> tuple[int, ...]:
 def _run(arguments: argparse.Namespace, settings: Settings) -> int:
     gpus = arguments.gpu or list(DEFAULT_GPUS)
     is_file = arguments.trace.startswith("sample:") or Path(arguments.trace).is_file()
+    if not is_file and arguments.routing != EVEN:
+        raise BadInput(f"--routing {arguments.routing}: it is how a file is read; give the file, not an imported trace")
     source = _sources([arguments.trace], arguments) if is_file else None
     with _Opened(settings) as engine:
         trace_id = _imported(engine, *source)["trace_id"] if source else arguments.trace
@@ -379,7 +390,7 @@ def _synth(arguments: argparse.Namespace, settings: Settings) -> int:
     with tempfile.TemporaryDirectory() as folder, _Opened(settings) as engine:
         path = Path(folder) / "workload.json"
         path.write_text(workload.model_dump_json())
-        trace = _imported(engine, [path], ImportOptions(name, model))
+        trace = _imported(engine, [path], ImportOptions(name, model, routing=arguments.routing))
         if not arguments.gpu:
             _print(arguments, trace, trace_summary)
             return 0

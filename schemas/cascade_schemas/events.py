@@ -6,6 +6,7 @@ them (codec.py), so that an older reader survives a newer writer. Events grow by
 
 from __future__ import annotations
 
+from operator import not_
 from typing import Annotated, Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -72,6 +73,8 @@ class TraceUploaded(Event):
     model: ModelSpec | None = None
     source_gpu: str | None = None  # a GPU id; None: as the file says
     prompts: Lengths = ()  # prompt tokens per request, where the uploader knows them
+    routing: Annotated[str, Field(exclude_if=not_)] = ""
+    """How tokens are spread over experts: "" evenly, else zipf:EXPONENT."""
 
 
 # --- traces: what the profiler SDK streams while the job runs ---------------------------------------------------

@@ -85,7 +85,7 @@ class ArtifactsBody(Body):
 
 # --- upload fields ----------------------------------------------------------------------------------------------
 
-UPLOAD_FIELDS = ("name", "model", "source_gpu", "prompts")
+UPLOAD_FIELDS = ("name", "model", "source_gpu", "prompts", "routing")
 
 
 def import_options(fields: dict[str, str]) -> ImportOptions:
@@ -98,6 +98,7 @@ def import_options(fields: dict[str, str]) -> ImportOptions:
         model=_model(fields.get("model", "").strip()),
         source_gpu=fields.get("source_gpu", "").strip() or None,
         prompts=_prompts(fields.get("prompts", "").strip()),
+        routing=fields.get("routing", "").strip(),
     )
 
 

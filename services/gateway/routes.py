@@ -236,5 +236,6 @@ _UPLOAD_SCHEMA = {
         "model": {"type": "string", "description": "a known name, or a config.json's text"},
         "source_gpu": {"type": "string"},
         "prompts": {"type": "string", "description": "prompt tokens per request: 512,1200"},
+        "routing": {"type": "string", "description": "of tokens to experts: even, or zipf:1"},
     },
 }

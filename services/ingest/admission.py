@@ -12,6 +12,8 @@ from cascade_schemas.model import ModelSpec
 from cascade_schemas.partition import TASKS_PER_BATCH
 from cascade_schemas.task import Lengths
 
+from services.kernels.routing import BadRouting, Routing
+
 IMPORTER_VERSION = "1"
 """Part of a trace's identity: a trace imported by other rules is another trace."""
 
@@ -29,16 +31,24 @@ def upload(
     model: ModelSpec | None,
     source_gpu: str | None,
     prompts: Lengths = (),
+    routing: str = "",
 ) -> TraceUploaded:
     """The same files with the same options are the same trace. Raises BadRequest, UnknownGpu."""
     if not artifacts:
         raise BadRequest("no file was given; name at least one profiler file")
     gpu = load_gpu(source_gpu).gpu if source_gpu else None
+    try:
+        routed = Routing.of(routing)
+    except BadRouting as error:
+        raise BadRequest(str(error)) from error
     options = [model.model_dump_json() if model else "", gpu or "", json.dumps(prompts), IMPORTER_VERSION]
+    if routed.exponent:
+        options.append(str(routed))
     trace_id = text_digest(*(f"{artifact.name}:{artifact.digest}" for artifact in artifacts), *options)
     return TraceUploaded(
-        trace_id=trace_id, artifacts=tuple(artifacts), name=name, model=model, source_gpu=gpu, prompts=prompts
-    )
+        trace_id=trace_id, artifacts=tuple(artifacts), name=name, model=model, source_gpu=gpu, prompts=prompts,
+        routing=str(routed) if routed.exponent else "",
+    )  # fmt: skip
 
 
 def run(

@@ -31,6 +31,8 @@ from services.ingest.importers import TraceRejected as CannotImport
 from services.ingest.importers import import_trace
 from services.ingest.importers.accelsim import is_sass_file, read_sass, with_sass
 from services.ingest.importers.record_stream import events_of_streams, is_recorded
+from services.ingest.routed import routed
+from services.kernels.routing import Routing
 
 OpenArtifacts = Callable[[Sequence[ArtifactRef]], AbstractContextManager[list[Path]]]
 """Gives artifacts as files that bear their original names (ranks are told apart by them)."""
@@ -76,6 +78,7 @@ def _imported(upload: TraceUploaded, paths: Sequence[Path]) -> ImportedTrace:
     if sass and not profiles:
         return read_sass(sass)
     imported = import_trace(profiles, model=upload.model, source_gpu=upload.source_gpu, prompts=upload.prompts)
+    imported = routed(imported, Routing.of(upload.routing))
     return with_sass(imported, sass) if sass else imported
 
 

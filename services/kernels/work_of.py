@@ -306,7 +306,7 @@ def _moe_gemm(launch: _Launch) -> Work:
         flop=2.0 * rows * n * k,
         read_bytes=(rows * k * a_bits + hit * n * k * w_bits) / 8,
         write_bytes=written,
-        rows=rows, m=m, n=n, k=k, batch=1,
+        rows=rows, m=rows / topk, n=n, k=k, batch=1,
         a_bits=a_bits, w_bits=w_bits, out_bits=out_bits, tile_m=seen.tile_m, tile_n=seen.tile_n,
         split_k=seen.split_k, weight_copies=attributes.get("layers", 0),
         experts=experts, experts_hit=hit, topk=topk, rows_busiest_expert=busiest,
@@ -626,7 +626,7 @@ def _norm(launch: _Launch) -> Work:
         if bits < 16 and len(wide) > 1:  # a quantising norm: the output comes first
             bits = wide[1][1] or 16
         width, work_from = shape[-1], launch.known
-        m = prod(shape) // width
+        m = prod(shape) // max(width, 1)  # a tensor may be empty
     else:
         m, bits = _rows_by_grid(launch), seen.a_bits or 16
         width = launch.attributes.get("hidden", GUESSED_WIDTH)

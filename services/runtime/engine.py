@@ -25,6 +25,7 @@ class ImportOptions:
     model: ModelSpec | None = None
     source_gpu: str | None = None
     prompts: Lengths = ()
+    routing: str = ""  # of tokens to experts: "" or even, zipf:EXPONENT
 
 
 @dataclass(frozen=True, slots=True)

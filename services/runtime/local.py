@@ -85,6 +85,7 @@ class LocalEngine:
             model=options.model,
             source_gpu=options.source_gpu,
             prompts=options.prompts,
+            routing=options.routing,
         )
         trace_id = self.embedded.upload(upload)
         self._work_until(lambda: self._trace_has_ended(trace_id))

@@ -157,6 +157,8 @@ def _inputs(task: KernelTask, work: Work) -> list[Report]:
         given.append(_given("tokens attended to", sum(task.kv_lengths), source="engine step"))
     if task.ranks > 1:
         given.append(_given("ranks", task.ranks, source="trace"))
+    if work.family == Family.MOE_GEMM:
+        given += _routing(task, work)
     if task.moved_bytes is not None:
         given.append(_given("bytes moved", task.moved_bytes, "B", "trace"))
     given += [_given(name, value, source="attributes") for name, value in sorted(task.attributes.items())]
@@ -175,6 +177,14 @@ def _inputs(task: KernelTask, work: Work) -> list[Report]:
             source=f"recognised as {work.family}, by {work.library}",
         ),
         _line("input", "shapes", inputs=given, source=_WORK_FROM[str(work.work_from)]),
+    ]
+
+
+def _routing(task: KernelTask, work: Work) -> list[Report]:
+    source = "rows of each expert" if task.tokens_per_expert else "assumed: tokens spread evenly over the experts"
+    return [
+        _given("experts hit", round(work.experts_hit, 1), source=source),
+        _given("rows of the busiest expert", round(work.rows_busiest_expert, 1), source=source),
     ]
 
 

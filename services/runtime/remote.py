@@ -76,6 +76,7 @@ class RemoteEngine:
                 "model": options.model.model_dump_json() if options.model else "",
                 "source_gpu": options.source_gpu or "",
                 "prompts": ",".join(map(str, options.prompts)),
+                "routing": options.routing,
             }
             trace_id = self._ask("POST", "/api/traces", data=fields, files=files, timeout=None)["trace_id"]
         while (report := self._ask("GET", f"/api/traces/{trace_id}"))["status"] == "importing":

@@ -86,6 +86,7 @@ class ServedEngine(LocalEngine):
             model=options.model,
             source_gpu=options.source_gpu,
             prompts=options.prompts,
+            routing=options.routing,
         )
         return self.embedded.upload(upload)
 

@@ -35,6 +35,8 @@ BAD = {
     "unknown model": ["import", "TRACE", "--model", "gpt-12"],
     "unknown source gpu": ["import", "TRACE", "--source-gpu", "abacus"],
     "bad prompts": ["import", "TRACE", "--prompts", "many"],
+    "bad routing": ["import", "TRACE", "--routing", "lopsided"],
+    "routing of what is imported": ["run", "0123456789abcdef", "--routing", "zipf:1.2"],
     "no such run": ["replay", "nothing"],
     "no such run to verify": ["replay", "nothing", "--verify"],
     "no such run to export": ["export", "nothing", "out.json"],

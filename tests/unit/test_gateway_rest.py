@@ -370,6 +370,7 @@ def test_an_upload_that_is_cut_off_leaves_nothing(client, trace_id, home):
     [
         ({"source_gpu": "h1000"}, "h1000"),
         ({"prompts": "many"}, "many"),
+        ({"routing": "lopsided"}, "lopsided"),
         ({"model": "no-such-model"}, "no-such-model"),
         ({"model": "/etc/passwd.json"}, "/etc/passwd.json"),
         ({"model": "{not json"}, "JSON"),

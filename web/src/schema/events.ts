@@ -530,6 +530,7 @@ export interface TraceUploaded {
   readonly model: ModelSpec | null
   readonly source_gpu: string | null
   readonly prompts: readonly number[]
+  readonly routing: string
 }
 
 export type CascadeEvent =
