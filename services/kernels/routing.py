@@ -59,7 +59,8 @@ class Routing:
 
 @lru_cache(maxsize=4096)
 def _rows(tokens: int, experts: int, topk: int, exponent: float) -> tuple[int, ...]:
-    loads = _capped(np.arange(1, experts + 1) ** -exponent, tokens, topk)
+    popularity: Floats = np.arange(1, experts + 1, dtype=np.float64) ** -exponent
+    loads = _capped(popularity, tokens, topk)
     expected_hit = float(-np.expm1(tokens * np.log1p(-np.minimum(loads / tokens, 1 - 1e-12))).sum())
     hit = min(max(round(expected_hit), topk), experts, tokens * topk)
     # One row for each that is hit, the most popular; the rest by popularity, what rounding leaves to the next in line.

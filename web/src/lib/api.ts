@@ -140,6 +140,7 @@ export interface UploadOptions {
   readonly model: string
   readonly source_gpu: string
   readonly prompts: string
+  readonly routing: string
 }
 
 /** Send files as one trace; `fetch` cannot tell how far it is, so this is the older way. */

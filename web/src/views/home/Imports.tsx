@@ -6,7 +6,7 @@ import { bytes, counted, percent } from '../../lib/format'
 import { ratio } from '../../lib/units'
 import styles from './Imports.module.css'
 
-const NO_OPTIONS: UploadOptions = { name: '', model: '', source_gpu: '', prompts: '' }
+const NO_OPTIONS: UploadOptions = { name: '', model: '', source_gpu: '', prompts: '', routing: '' }
 
 interface Import {
   readonly key: number
@@ -119,7 +119,7 @@ function Options({ value, onChange }: { readonly value: UploadOptions; readonly 
     onChange({ ...value, [field]: event.target.value })
   return (
     <details className={styles.options}>
-      <summary>What the file does not say: model, GPU, prompts</summary>
+      <summary>What the file does not say: model, GPU, prompts, routing</summary>
       <div className={styles.fields}>
         <Field id={`${id}-model`} label="Model, or a config.json’s text">
           <input id={`${id}-model`} className="field" list={`${id}-models`} value={value.model} onChange={set('model')} />
@@ -139,6 +139,9 @@ function Options({ value, onChange }: { readonly value: UploadOptions; readonly 
         </Field>
         <Field id={`${id}-prompts`} label="Prompt tokens per request">
           <input id={`${id}-prompts`} className="field" placeholder="512,1200" value={value.prompts} onChange={set('prompts')} />
+        </Field>
+        <Field id={`${id}-routing`} label="Routing of tokens to experts">
+          <input id={`${id}-routing`} className="field" placeholder="even, or zipf:1" value={value.routing} onChange={set('routing')} />
         </Field>
         <Field id={`${id}-name`} label="Name">
           <input id={`${id}-name`} className="field" placeholder="the file’s" value={value.name} onChange={set('name')} />
