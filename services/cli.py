@@ -205,9 +205,7 @@ def _add_trace_options(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_routing(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--routing", default=EVEN, metavar="even|zipf:S", help="how tokens are spread over experts (even)"
-    )
+    sub.add_argument("--routing", default=EVEN, metavar="even|zipf:S", help="how tokens are spread over experts (even)")
 
 
 class _Opened:
@@ -600,11 +598,11 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
             print(f"{url}/?token={token}\n.venv/bin/cascade import YOUR_TRACE", flush=True)
 
         # A copy of a cluster's log is made again by a new process; what one machine has is better looked at than gone.
-        serving.serve(app, listener, ready, lambda: bool(arguments.kafka) and embedded.is_failed)
+        serving.serve(app, listener, ready, lambda: bool(arguments.kafka and embedded.failure))
     except serving.CannotBind as error:
         raise BadInput(str(error)) from error
     finally:
-        has_failed = bool(arguments.kafka) and embedded.is_failed
+        has_failed = bool(arguments.kafka and embedded.failure)
         (settings.home / "server.json").unlink(missing_ok=True)
         with serving.closing_in_time():
             (engine or embedded).close()

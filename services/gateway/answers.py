@@ -42,7 +42,8 @@ class Error(BaseModel):
 
 
 class Health(BaseModel):
-    status: str
+    status: str  # ok or failed
+    error: str | None = None  # why, with status 503
     version: str
 
 

@@ -30,8 +30,8 @@ class Backend(Engine, RunLog, Protocol):
     """Blocking calls from any thread; every one raises Refused on a caller's mistake."""
 
     @property
-    def is_failed(self) -> bool:
-        """A service has stopped and will not go on."""
+    def failure(self) -> str:
+        """A sentence where a service has stopped and will not go on, else ""."""
 
     @property
     def simulators(self) -> tuple[str, ...]: ...

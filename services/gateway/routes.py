@@ -48,10 +48,17 @@ def routes(
     """Blocking routes run in a pool of threads; only the upload's bytes pass through the event loop."""
     api = APIRouter(prefix="/api")
 
+    def unless_stopped(report: Report, underway: str) -> Response:
+        """The report; whoever waits for one that will never be over is told."""
+        if report["status"] == underway and (why := backend.failure):
+            return answer({"error": why}, 503)
+        return answer(report)
+
     @api.get("/health", responses=shape(answers.Health))
     def health() -> Response:
-        status = "failed" if backend.is_failed else "ok"
-        return answer({"status": status, "version": version}, 200 if status == "ok" else 503)
+        why = backend.failure
+        said = {"status": "failed", "error": why} if why else {"status": "ok"}
+        return answer({**said, "version": version}, 503 if why else 200)
 
     @api.get("/about", responses=shape(answers.About))
     def about() -> Response:
@@ -120,7 +127,7 @@ def routes(
 
     @api.get("/traces/{trace_id}", responses=shape(answers.TraceReport))
     def trace(trace_id: str) -> Response:
-        return answer(backend.trace_report(trace_id))
+        return unless_stopped(backend.trace_report(trace_id), "importing")
 
     # --- runs -------------------------------------------------------------------------------------------------
 
@@ -143,7 +150,7 @@ def routes(
 
     @api.get("/runs/{run_id}/progress", responses=shape(answers.Progress))
     def progress(run_id: str) -> Response:
-        return answer(backend.run_progress(run_id))
+        return unless_stopped(backend.run_progress(run_id), "running")
 
     @api.post("/runs/{run_id}/cancel", status_code=202, responses=shape(answers.Cancelled, 202))
     def cancel(run_id: str) -> Response:

@@ -209,6 +209,7 @@ class Embedded:
         self.store = open_store(settings.home / "cascade.duckdb")
         self._what_if = WhatIf(self.store, simulators)
         self._stop = threading.Event()
+        self._stopped_by = ""  # the service that failed
         self._threads: list[threading.Thread] = []
         self.services: list[Service] = self._own_services(simulators)
 
@@ -311,6 +312,7 @@ class Embedded:
             except Exception:
                 # A bug must not look like an idle service: say it, and stop the process's claim to be healthy.
                 log.exception("service_failed service=%s", service.name)
+                self._stopped_by = self._stopped_by or service.name
                 self._stop.set()
                 raise
             if not worked:
@@ -427,8 +429,14 @@ class Embedded:
             replayed.close()
 
     @property
-    def is_failed(self) -> bool:
-        return self._stop.is_set() and any(not thread.is_alive() for thread in self._threads)
+    def failure(self) -> str:
+        """A sentence where a service has stopped and will not go on, else ""."""
+        if not self._stopped_by:
+            return ""
+        return (
+            f"the {self._stopped_by} has stopped, and nothing new is worked out; what was recorded is kept."
+            " The server's log says why it stopped; a restart goes on from there"
+        )
 
     @contextlib.contextmanager
     def _named(self, artifacts: Sequence[ArtifactRef]) -> Iterator[list[Path]]:

@@ -173,8 +173,8 @@ class LocalEngine:
         """Threads are waited for; without them the work is done here, one service's step at a time."""
         while not is_done():
             if self._is_served:
-                if self.embedded.is_failed:
-                    raise RuntimeError("a service has stopped; its log line says why")
+                if why := self.embedded.failure:
+                    raise RuntimeError(why)
                 time.sleep(_POLL_S)
             elif not self.embedded.step():
                 if is_done():

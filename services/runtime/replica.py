@@ -180,8 +180,12 @@ class Replica(Embedded):
         super().close()
 
     @property
-    def is_failed(self) -> bool:
-        return super().is_failed or (self._failure is not None and not self._leaving.is_set())
+    def failure(self) -> str:
+        if self._failure is not None and not self._leaving.is_set():
+            return (
+                super().failure or "this server hears nothing of the cluster any more; its log says why, start it again"
+            )
+        return super().failure
 
     def publish(self, events: Sequence[AnyEvent], *, commit: tuple[str, dict[str, int]] | None = None) -> None:
         """Returns when the broker has them; they come back through the log as everybody else's do."""
@@ -213,7 +217,7 @@ class Replica(Embedded):
             self._is_ready.set()
             async with aclosing(follow(self._broker, MIRRORED, self._mirrored, self._leaving)) as batches:
                 async for batch in batches:
-                    if super().is_failed:
+                    if super().failure:
                         raise FoldFailed("what the log says can no longer be stored; a line before says why")
                     if batch:
                         await asyncio.gather(asyncio.to_thread(self._append, batch), asyncio.sleep(_APPEND_EVERY_S))

@@ -58,8 +58,8 @@ class ServedEngine(LocalEngine):
         super().close()
 
     @property
-    def is_failed(self) -> bool:
-        return self.embedded.is_failed
+    def failure(self) -> str:
+        return self.embedded.failure
 
     @property
     def simulators(self) -> tuple[str, ...]:

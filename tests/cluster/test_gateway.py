@@ -27,7 +27,8 @@ class Gateway:
         self.process = None
 
     def start(self):
-        environ = {**os.environ, "CASCADE_HOME": str(self.cluster.home), "CASCADE_INSTANCE": "1"}
+        own = {"CASCADE_HOME": str(self.cluster.home), "CASCADE_INSTANCE": "1"}
+        environ = {**os.environ, **own, **self.cluster.environ}
         log = (self.cluster.home / "gateway.log").open("ab")
         command = [sys.executable, "-c", "from services.start import main; raise SystemExit(main())"]
         serve = ["serve", "--kafka", self.cluster.bootstrap, "--port", str(free_port())]

@@ -240,6 +240,16 @@ const scenarios = {
     return { shown, table: await table() }
   },
 
+  /** What is shown where a part of the server has stopped. */
+  async stopped() {
+    await page.goto(`${options.url}/?token=${options.token}`)
+    const strip = page.getByRole('status').filter({ hasText: 'has stopped' })
+    await strip.waitFor()
+    await screen('stopped')
+    forgive(/status of 503/)
+    return { said: await strip.innerText(), faults: await violations() }
+  },
+
   /** axe on every screen; pictures of them where a folder is given. */
   async screens() {
     const found = {}

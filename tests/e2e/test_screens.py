@@ -50,6 +50,21 @@ def test_no_screen_has_a_serious_fault(browser, server, sample, theme):
     assert not any(serious.values()), serious
 
 
+def test_a_service_that_has_stopped_is_said_to_whoever_waits(browser, tmp_path):
+    home = tmp_path / "home"
+    with serving(home):
+        pass
+    with duckdb.connect(home / "cascade.duckdb") as spoilt:
+        spoilt.execute("alter table trace_steps drop column q_lengths")
+    with serving(home) as server:
+        done = cascade(home, "import", "sample:opt-125m")
+        assert done.returncode == 2
+        assert "the aggregator has stopped" in done.stderr
+        found = browser.run("stopped", server)
+    assert "The aggregator has stopped, and nothing new is worked out" in found["said"]
+    assert not [fault for fault in found["faults"] if fault["impact"] in {"serious", "critical"}]
+
+
 def test_statements_that_may_not_run_are_refused_with_rule_and_place(browser, server, sample, tmp_path):
     statements = ["select 1; select 2", "copy kernels to 'x.csv'", "attach 'x.db'", "select nothing_such from kernels"]
     found = browser.run("sql", server, statements=statements)

@@ -74,6 +74,8 @@ export interface Verification {
 }
 
 export const api = {
+  /** Refused with status 503 where a part of the server has stopped; its sentence says which. */
+  health: () => ask<{ readonly status: string }>('/api/health'),
   about: () => ask<About>('/api/about'),
   gpus: async () => (await ask<{ readonly gpus: readonly ApiGpu[] }>('/api/gpus')).gpus,
   models: async () => (await ask<{ readonly models: readonly ModelSpec[] }>('/api/models')).models,

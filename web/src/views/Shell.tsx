@@ -7,8 +7,10 @@ import { keys, type Binding } from '../lib/keys'
 import { isDark, onPreferences, prefer, preferences, show } from '../lib/preferences'
 import { KeysOverlay } from './KeysOverlay'
 import styles from './Shell.module.css'
+import { Strip } from './States'
 import { useKeys } from './useKeys'
 
+const HEALTH_POLL_MS = 15_000
 const Palette = lazy(async () => ({ default: (await import('./palette/Palette')).Palette }))
 const route = getRouteApi('__root__')
 
@@ -75,6 +77,7 @@ export function Shell() {
           </Link>
         ))}
       </nav>
+      <Stopped />
       <main id="main" tabIndex={-1} className={styles.main}>
         {isDenied ? <Denied /> : !about.isPending && <Outlet />}
       </main>
@@ -84,6 +87,18 @@ export function Shell() {
           <Palette onClose={close} />
         </Suspense>
       )}
+    </div>
+  )
+}
+
+/** What would otherwise look like a run that takes long. */
+function Stopped() {
+  const health = useQuery({ queryKey: ['health'], queryFn: api.health, refetchInterval: HEALTH_POLL_MS, retry: false })
+  const { error } = health
+  if (!(error instanceof Refusal && error.status === 503)) return null
+  return (
+    <div className={styles.stopped}>
+      <Strip>{error.message.charAt(0).toUpperCase() + error.message.slice(1)}.</Strip>
     </div>
   )
 }
