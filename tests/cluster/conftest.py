@@ -160,6 +160,14 @@ def cluster(broker, tmp_path_factory):
     cluster.stop()
 
 
+@pytest.fixture(scope="session")
+def compiled():
+    """Where all homes keep the SASS simulator in machine code, which takes a core's minute to make."""
+    folder = ROOT / "build" / "numba"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def embedded_state_hash(trace_file: Path, home: Path, gpus: Sequence[str]) -> str:
     """What a run of this trace on these GPUs ends with where one process does it all."""
     engine = Embedded(settings(home), simulators(2), now_ms=Clock())

@@ -20,8 +20,9 @@ CTAS = 40_000  # 2.4 M warp instructions, whose text alone takes many times the 
 
 
 @pytest.fixture(scope="module")
-def cluster(broker, tmp_path_factory):
+def cluster(broker, tmp_path_factory, compiled):
     cluster = Cluster(broker, tmp_path_factory.mktemp("withdrawn"))
+    (cluster.home / "numba").symlink_to(compiled)
     for service in ("ingest", "simworker", "aggregator"):
         cluster.start(service)
     yield cluster

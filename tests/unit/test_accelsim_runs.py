@@ -138,12 +138,12 @@ def test_a_withdrawn_run_ends_its_process_within_two_seconds(place):
         trace = engine.import_files(place.traces(), ImportOptions())
         run_id = engine.start_run(trace["trace_id"], [A100], "accelsim")
         deadline = time.monotonic() + 60
-        while not _running(place.binary) and time.monotonic() < deadline:
+        while not processes_of(place.binary) and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert _running(place.binary)
+        assert processes_of(place.binary)
         began = time.monotonic()
         engine.cancel_run(run_id)
-        while _running(place.binary) and time.monotonic() - began < 10:
+        while processes_of(place.binary) and time.monotonic() - began < 10:
             time.sleep(0.02)
         assert time.monotonic() - began < 2
         assert engine.wait_run(run_id)["status"] == "cancelled"
@@ -152,7 +152,7 @@ def test_a_withdrawn_run_ends_its_process_within_two_seconds(place):
     assert threading.active_count() < 50
 
 
-def _running(binary):
+def processes_of(binary):
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

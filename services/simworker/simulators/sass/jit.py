@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, cast
@@ -22,7 +23,11 @@ class CompilerMissing(Exception):
 
 
 def use_cache(folder: Path) -> None:
-    """Compiled code is kept here from now on. Before the first import of a module that compiles."""
+    """Compiled code is kept here from now on. Before the first import of a module that compiles.
+
+    Each version of the sources has a folder of its own: numba looks at a function's file alone, and would take what was
+    compiled with constants of other files that have changed since.
+    """
     try:
         from numba.core import config  # noqa: PLC0415 - importing it takes longer than most commands
     except ImportError as error:
@@ -30,8 +35,10 @@ def use_cache(folder: Path) -> None:
             "the SASS simulator needs numba; install it with: python3 infra/setup.py run sass "
             "(or: pip install -r infra/requirements/sass.txt)"
         ) from error
-    folder.mkdir(parents=True, exist_ok=True)
-    setattr(config, "CACHE_DIR", str(folder))  # noqa: B010 - the module makes its attributes when imported
+    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
+    own = folder / sources.hexdigest()[:16]
+    own.mkdir(parents=True, exist_ok=True)
+    setattr(config, "CACHE_DIR", str(own))  # noqa: B010 - the module makes its attributes when imported
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
