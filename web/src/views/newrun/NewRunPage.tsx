@@ -1,6 +1,6 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { Link, useNavigate, useSearch } from '@tanstack/react-router'
-import { useMemo, useState } from 'react'
+import { Fragment, useMemo, useState } from 'react'
 import { api, type ApiGpu } from '../../lib/api'
 import { bytes, counted, rate } from '../../lib/format'
 import { CLASS_WORD, classOf, letter, shortName, type GpuClass } from '../../lib/gpus'
@@ -161,7 +161,14 @@ export function NewRunPage() {
               <h2>From a shell</h2>
               <Copy text={cli} />
             </div>
-            <code className={styles.cli}>{cli}</code>
+            <code className={styles.cli}>
+              {cli.split(/ (?=--)/).map((argument, place) => (
+                <Fragment key={place}>
+                  {place > 0 && ' '}
+                  <span>{argument}</span>
+                </Fragment>
+              ))}
+            </code>
           </section>
           <button className={`button primary ${styles.run}`} disabled={traceId === undefined || configs.length === 0 || start.isPending}>
             {start.isPending ? 'Starting…' : `Run on ${counted(configs.length, 'GPU')}`}
