@@ -22,6 +22,7 @@ from services.kernels.work import Family, Floats, WorkTable
 from services.runtime.engine import Report
 from services.runtime.sweep import Subject, corrected_times
 from services.simworker.simulators.base import KernelSimulator
+from services.simworker.simulators.quantities import experts_hit
 
 Axis = Literal["context", "batch"]
 
@@ -139,7 +140,7 @@ def _changed(work: WorkTable, axis: Axis, x: float, base: _Step) -> dict[str, Fl
     if axis == "batch":
         ratio = x / base.requests
         columns = {name: work[name] * ratio for name in _GROWS_WITH_BATCH}
-        return columns | {"experts_hit": np.zeros(work.count)}  # those of balanced routing
+        return columns | routed_alike(work, ratio)
     attends = np.isin(work.text("family"), [str(family) for family in _ATTENTION])
     seen = np.where(work["window"] > 0, np.minimum(x, work["window"]), x)
     before = np.maximum(work["kv_tokens"], 1)
@@ -147,6 +148,17 @@ def _changed(work: WorkTable, axis: Axis, x: float, base: _Step) -> dict[str, Fl
     ratio_kv = np.where(attends, after / before, 1.0)
     return {name: work[name] * ratio_kv for name in ("kv_tokens", "qk_pairs", "flop", "read_bytes")} | {
         "kv_longest": np.where(attends, seen, work["kv_longest"])
+    }
+
+
+def routed_alike(work: WorkTable, ratio: float) -> dict[str, Floats]:
+    """Of what even routing would hit, the same share as before; and the busiest expert as far above the mean."""
+    even = work.replaced({"experts_hit": np.zeros(work.count)})
+    share = np.minimum(experts_hit(work) / np.maximum(experts_hit(even), 1e-9), 1)
+    hit = share * experts_hit(even.replaced({"m": work["m"] * ratio}))
+    return {
+        "experts_hit": np.where(work["experts_hit"] > 0, hit, 0.0),
+        "rows_busiest_expert": work["rows_busiest_expert"] * ratio * experts_hit(work) / np.maximum(hit, 1e-9),
     }
 
 

@@ -9,6 +9,7 @@ from cascade_schemas.gpu import GpuSpec, known_gpus, load_gpu, resolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.kernels.routing import Routing
 from services.kernels.work import Family, Library, Math, Work, WorkFrom, WorkTable
 from services.simworker.simulators.analytic.simulator import AnalyticSimulator
 from services.simworker.simulators.base import FAILED_NS
@@ -26,6 +27,12 @@ def gemm(s: Sizes, **more) -> Work:
 
 def moe(s: Sizes) -> Work:
     return Work(family=Family.MOE_GEMM, math=Math.BF16, m=s["m"], n=s["n"], k=s["k"], experts=64, topk=8)
+
+
+def moe_skewed(s: Sizes) -> Work:
+    tokens = int(s["m"])
+    rows = Routing.of("zipf:1").tokens_per_expert(tokens, 64, 8)
+    return replace(moe(s), m=tokens, experts_hit=sum(count > 0 for count in rows), rows_busiest_expert=rows[0])
 
 
 def decode(s: Sizes, **more) -> Work:
@@ -97,6 +104,7 @@ KERNELS: dict[str, Callable[[Sizes], Work]] = {
     "gemm_hot": lambda s: gemm(s, weight_copies=1),
     "gemm_batched": lambda s: gemm(s, batch=24),
     "moe": moe,
+    "moe_skewed": moe_skewed,
     "decode": decode,
     "decode_fp8": lambda s: decode(s, kv_bits=8),
     "decode_hot": lambda s: decode(s, kv_copies=1),

@@ -10,6 +10,8 @@ from cascade_schemas.events import HostProfileRecorded
 
 from services.cli import sample
 from services.gateway import answers
+from services.kernels.work import Family, Work, WorkTable
+from services.runtime.curves import routed_alike
 from services.runtime.embedded import Embedded, wall_clock_ms
 from services.runtime.engine import ImportOptions, Refused
 from services.runtime.served import ServedEngine
@@ -108,3 +110,19 @@ def test_a_host_faster_than_the_gpu_leaves_a_curve_as_it_was_but_for_the_gap(eng
     assert [after - before for before, after in zip(curves["c"], curves["d"], strict=True)] == pytest.approx(
         [0.5] * len(curves["c"])
     )
+
+
+def test_another_batch_is_routed_as_the_one_before():
+    even, skewed = (
+        WorkTable.of([Work(family=Family.MOE_GEMM, m=16, n=1536, k=2048, experts=128, topk=8, **told)])
+        for told in (
+            {"experts_hit": 82.4, "rows_busiest_expert": 1.55},
+            {"experts_hit": 41.2, "rows_busiest_expert": 12.4},
+        )
+    )
+    before, after = (routed_alike(even, ratio) for ratio in (1, 100))
+    assert before["experts_hit"] == pytest.approx([82.4], abs=0.1)
+    assert after["experts_hit"] == pytest.approx([128], rel=0.001)
+    assert after["rows_busiest_expert"] == pytest.approx([100], rel=0.01)  # as many as every other
+    assert routed_alike(skewed, 100)["experts_hit"] == pytest.approx([64], rel=0.01)  # half of them, as before
+    assert routed_alike(skewed, 100)["rows_busiest_expert"] == pytest.approx([12.4 * 100 * 41.2 / 64], rel=0.01)

@@ -174,7 +174,7 @@ def test_measured_kernels_are_refined_by_the_ratio_of_two_simulations():
     assert found["refinement"] == refine.TAKEN_TIGHTER
     # GEMMs inherit nearly all of it on one die, so that what the simulator is wrong by on both cancels.
     inherited = alpha(load_gpu("h100_sxm"), load_gpu("h200_sxm"), "gemm")
-    assert inherited > 0.8
+    assert inherited > 0.7
     assert found["duration_ns"] == pytest.approx(1500 * (found["measured_ns"] / 1800) ** inherited, abs=1)
     assert kernels(bench, H100)[TASKS[0].task_id]["duration_ns"] == found["measured_ns"]
 

@@ -142,8 +142,8 @@ def _best(pairs: Sequence[_Shared]) -> dict[str, Any] | None:
 
 def _keys(work: WorkTable) -> list[tuple[float, ...]]:
     names = (
-        "m", "n", "k", "w_bits", "experts", "topk", "sequences", "q_tokens", "kv_tokens", "heads", "kv_heads",
-        "head_dim", "window", "kv_bits", "ranks", "message_bytes", "rows", "read_bytes",
+        "m", "n", "k", "w_bits", "experts", "experts_hit", "topk", "sequences", "q_tokens", "kv_tokens", "heads",
+        "kv_heads", "head_dim", "window", "kv_bits", "ranks", "message_bytes", "rows", "read_bytes",
     )  # fmt: skip
     return list(zip(*(work[name].tolist() for name in names), strict=True))
 

@@ -30,6 +30,7 @@ from services.simworker.calibration.fit import (
     residuals_of,
     sigmas_of,
 )
+from services.simworker.calibration.followable import followable
 from services.simworker.calibration.tables import Companion, Sample, read_samples, work_table
 from services.simworker.simulators.analytic.forest import Forest, Rising, Trees, features
 from services.simworker.simulators.analytic.isotonic import growing
@@ -63,7 +64,6 @@ class _Boosting:
 
 _TREES = _Boosting(400, 24, 0.05, -1)  # read off on a grid
 _FOREST = _Boosting(150, 24, 0.1, 9)  # evaluated by the product: as good, and a third of the time
-_LATTICE_OCTAVES = 0.9  # between the sizes at which a forest is held monotone; half of it was no better
 # Of ln(measured ÷ form) that is learned from. A100's expert GEMMs are half of what their form says, or twice.
 _CLIP: Mapping[str, float] = {"moe": 1.6}
 # What trees learn of rows that lie together. Squares follow the rows for which a library chose ill (FP8 on B200: 8.1 %
@@ -90,8 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     samples = [s for s in read_samples(options.data) if s.form in options.only]
     # Row-wise kernels are companions of the others: first.
     for form, variant in sorted({(s.form, s.variant) for s in samples}, key=lambda key: (key[0] != "rowwise", key)):
-        for sample in merged(s for s in samples if (s.form, s.variant) == (form, variant)):
-            learned = learn(constants, sample)
+        of_gpus = merged(s for s in samples if (s.form, s.variant) == (form, variant))
+        for sample in of_gpus:
+            learned = learn(constants, sample, shared(sample, [s for s in of_gpus if s.gpu != sample.gpu]))
             if learned is not None:
                 residual, score = learned
                 constants = _with(constants, (form, variant, sample.gpu), residual)
@@ -118,8 +119,28 @@ def _with(constants: Constants, key: tuple[str, str, str], residual: Learned) ->
     return replace(constants, residuals={**constants.residuals, key: residual})
 
 
-def learn(constants: Constants, sample: Sample) -> tuple[Learned, dict[str, Any]] | None:
-    """None where there are too few rows, no constants of that GPU's own, or no gain in cross-validation."""
+def shared(sample: Sample, others: Sequence[Sample]) -> Floats:
+    """Per row, how often it counts in intervals: for itself, and for each other GPU that measured that size.
+
+    Predictions are made from one GPU to another, of sizes that both run, and those are not spread as all sizes are:
+    of decode attention L40S has many in common with A100, and on these its kernels scatter more than on the others.
+    """
+    sizes = _sizes(sample)
+    count = np.ones(len(sizes))
+    for other in others:
+        theirs = set(_sizes(other.take(other.fitted)))
+        count += np.array([size in theirs for size in sizes])
+    return count
+
+
+def _sizes(sample: Sample) -> list[tuple[float, ...]]:
+    return list(zip(*np.round(coordinates(sample.form, sample.work), 4).tolist(), strict=True))
+
+
+def learn(constants: Constants, sample: Sample, counts: Floats | None = None) -> tuple[Learned, dict[str, Any]] | None:
+    """None where there are too few rows, no constants of that GPU's own, or no gain in cross-validation. `counts`: how
+    often a row counts in intervals.
+    """
     if sample.resolution_us >= _EAGER_RESOLUTION_US or sample.fitted.sum() < _ROWS_MIN:
         return None
     _, group = constants.group(sample.form, sample.variant, load_gpu(sample.gpu))
@@ -145,7 +166,8 @@ def learn(constants: Constants, sample: Sample) -> tuple[Learned, dict[str, Any]
         "median_ape_before": round(_median_ape(before[counted]), 4),
         "median_ape": round(errors[how], 4),
     }
-    sigmas = tuple(sigmas_of(constants, [(after[tested], times[tested], cold[tested])]))
+    weights = (counts if counts is not None else np.ones(sample.fitted.size))[sample.fitted][tested]
+    sigmas = tuple(sigmas_of(constants, [(after[tested], times[tested], cold[tested])], weights))
     return replace(learned_from(constants, rows)[how], sigmas=sigmas), score
 
 
@@ -185,24 +207,22 @@ def learned_from(constants: Constants, sample: Sample) -> dict[str, Learned]:
 
 
 def _forests(constants: Constants, sample: Sample, centre: str) -> Iterator[tuple[str, Forest]]:
-    """How they are held, and the trees: on a lattice, or by other trees that never fall."""
+    """How they are held, and the trees."""
     gpu = load_gpu(sample.gpu)
     _, group = constants.group(sample.form, sample.variant, gpu)
     x, y, weights = trained_on(constants, group.parameters, sample)
     booster = _boosted(features(sample.form, x, gpu.sm_count), y, weights, _FOREST, centre)
-    forest = Forest(
-        _arrays(booster.dump_model()["tree_info"]),
-        nodes=tuple(_nodes(axis, _LATTICE_OCTAVES) for axis in x), sm_count=float(gpu.sm_count), sigmas=(),
-        copies=float(np.median(sample.work["weight_copies"])),
-        l2_kept_bytes=float(gpu.l2_bytes * group.parameters["l2"]),
-    )  # fmt: skip
-    yield f"trees of {centre}", forest
+    trees = _arrays(booster.dump_model()["tree_info"])
     form_us = [form_us_as_sold(constants, sample.form, group.parameters, sample.gpu, w) for w in _works(sample)]
     form_ln = np.log(np.concatenate(form_us))
     for slope in _SLOPES:
         rising = _never_falling(sample.form, np.concatenate([x, form_ln[None]]), (1 - slope) * form_ln + y, weights)
-        held = Rising(_arrays(rising.dump_model()["tree_info"]), slope)
-        yield f"trees of {centre}, held by rising ones over {slope:.0%} of the form", replace(forest, rising=held)
+        yield f"trees of {centre}, held by rising ones over {slope:.0%} of the form", Forest(
+            trees, nodes=tuple(_ends(axis) for axis in x), sm_count=float(gpu.sm_count), sigmas=(),
+            copies=float(np.median(sample.work["weight_copies"])),
+            l2_kept_bytes=float(gpu.l2_bytes * group.parameters["l2"]),
+            rising=Rising(_arrays(rising.dump_model()["tree_info"]), slope),
+        )  # fmt: skip
 
 
 def _never_falling(form: str, x: Floats, y: Floats, weights: Floats) -> Any:
@@ -245,6 +265,9 @@ def _arrays(trees: Sequence[Mapping[str, Any]]) -> Trees:
 def _tabulated(constants: Constants, sample: Sample, centre: str) -> dict[float, Residual]:
     """Share of trees -> the residual of these rows on a grid."""
     gpu = load_gpu(sample.gpu)
+    if sample.form == "gemm":  # where a library chooses among kernels, and now and then ill
+        rows = coordinates(sample.form, sample.work), np.log(sample.measured_us)
+        sample = sample.take(followable(*rows, 2 * BAND))
     _, group = constants.group(sample.form, sample.variant, gpu)
     x, y, weights = trained_on(constants, group.parameters, sample)
     nodes = tuple(_nodes(axis, _SPACING[name]) for name, axis in zip(AXES[sample.form], x, strict=True))
@@ -365,6 +388,11 @@ def _by_kriging(x: Floats, y: Floats, at: Floats) -> Floats:
     low, high = points.min(axis=0), points.max(axis=0)
     answer: Floats = np.clip(model(np.clip(at[moving].T, low, high)), -_LIMIT, _LIMIT)
     return answer
+
+
+def _ends(axis: Floats) -> Floats:
+    """Rounded outwards: a measured size must not be moved when it is kept inside."""
+    return np.array([np.floor(axis.min() * 1e4), np.ceil(axis.max() * 1e4)]) / 1e4
 
 
 def _nodes(axis: Floats, spacing: float) -> Floats:

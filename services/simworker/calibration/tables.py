@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ SHAPE_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "mla": ("heads", "batch", "new_tokens", "past_tokens"),
     "moe": ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"),
 }  # fmt: skip
+
+# The skewed rows: densities x**-1.2 of an expert's rows.
+SKEWED, _SKEW = "power_law_1.2", 0.2
+_ORDERS, _SEED = 64, 7
 
 Columns = Mapping[str, NDArray[Any]]
 Shape = tuple[Any, ...]
@@ -224,23 +229,57 @@ def mla_work(c: Columns, kv_bits: float) -> WorkTable:
 
 
 def moe_call(variant: str, c: Columns) -> tuple[WorkTable, tuple[Companion, ...]]:
-    """Gate and up; then the activation, and down."""
+    """Gate and up; then the activation, down, and the sum."""
     math, a_bits, w_bits = QUANTISED.get(variant, (Math.BF16, 16, 16))
-    tokens = c["num_tokens"].astype(float) / c["moe_ep_size"]
     hidden, inter = c["hidden_size"].astype(float), c["inter_size"].astype(float) / c["moe_tp_size"]
-    # Of all tokens a rank gets its share of rows; none is left with less than one.
+    rows, hit, busiest = _routed(c)
+    tokens = rows / c["topk"]
     common = {
-        "family": Family.MOE_GEMM, "math": math, "work_from": "shapes", "m": np.maximum(tokens, 1 / c["topk"]),
-        "topk": c["topk"], "experts": c["num_experts"].astype(float) / c["moe_ep_size"], "a_bits": a_bits,
-        "w_bits": w_bits, "weight_copies": 1.0, "library": _library(variant),
+        "family": Family.MOE_GEMM, "math": math, "work_from": "shapes", "m": tokens, "topk": c["topk"],
+        "experts": c["num_experts"].astype(float) / c["moe_ep_size"], "experts_hit": hit,
+        "rows_busiest_expert": busiest, "a_bits": a_bits, "w_bits": w_bits, "weight_copies": 1.0,
+        "library": _library(variant),
     }  # fmt: skip
     first = work_table(len(hidden), **common, n=2 * inter, k=hidden)
     second = work_table(len(hidden), **common, n=hidden, k=inter)
-    moved = tokens * c["topk"] * inter * 6
+    # The activation, and what sums up a token's rows, pass over all rows: those too that are of other ranks' experts.
+    everyone = c["num_tokens"].astype(float)
+    moved = everyone * c["topk"] * (6 * inter + 2 * hidden)
     act = work_table(
-        len(hidden), family=Family.ACTIVATION, math=Math.NONE, work_from="shapes", rows=tokens, read_bytes=moved
+        len(hidden), family=Family.ACTIVATION, math=Math.NONE, work_from="shapes", rows=everyone, read_bytes=moved
     )
     return first, (Companion("moe", variant, second), Companion("rowwise", "stream", act))
+
+
+def _routed(c: Columns) -> tuple[Floats, Floats, Floats]:
+    """Of the rank that is measured: its rows, its experts that have any, and the rows of the busiest of them."""
+    names = ("num_tokens", "num_experts", "topk", "moe_ep_size")
+    skewed = c["distribution"].astype(str) == SKEWED if "distribution" in c else np.zeros(len(c["topk"]), dtype=bool)
+    keys = np.array([skewed, *(c[name] for name in names)], dtype=np.int64)
+    unique, which = np.unique(keys, axis=1, return_inverse=True)
+    found = np.array([_of_rank(bool(key[0]), *(int(value) for value in key[1:])) for key in unique.T])
+    rows, hit, busiest = found[which.ravel()].T
+    return rows, hit, busiest
+
+
+@cache
+def _of_rank(is_skewed: bool, tokens: int, experts: int, topk: int, ranks: int) -> tuple[float, float, float]:
+    own = experts // ranks
+    if not is_skewed:  # in turn, so that as many experts as there are rows have one
+        rows = max(tokens * topk / ranks, 1.0)
+        hit = min(float(own), rows)
+        return rows, hit, rows / hit
+    # Loads as the tables' power law has them, given to ranks at random; it is the busiest rank that is measured.
+    low, high = (0.01, 2.0) if tokens * topk <= experts else (1.0, max(0.8 * tokens, 1.0))
+    quantile = (np.arange(experts) + 0.5) / experts
+    loads = (low**-_SKEW + quantile * (high**-_SKEW - low**-_SKEW)) ** (-1 / _SKEW)
+    loads = np.rint(loads * tokens * topk / loads.sum())
+    random = np.random.default_rng(_SEED)
+    orders = random.permuted(np.tile(loads, (_ORDERS if ranks > 1 else 1, 1)), axis=1).reshape(-1, ranks, own)
+    busiest = orders[np.arange(len(orders)), orders.sum(axis=2).argmax(axis=1)]
+    of_ranks = busiest.sum(axis=1), (busiest > 0).sum(axis=1), busiest.max(axis=1)
+    rows, hit, most = (max(float(column.mean()), 1.0) for column in of_ranks)
+    return rows, hit, most
 
 
 COLLECTIVES = {"alltoall": "all_to_all"}
@@ -279,7 +318,7 @@ def _sample(
     return Sample(
         form, variant, gpu, work, c["latency_us"].astype(np.float64), resolution_us, cold, left_out(shapes, op),
         np.array([shape in scored for shape in shapes], dtype=np.bool_), companions, op,
-        {name: c[name] for name in (*SHAPE_COLUMNS[op], "dtype", "kv_dtype") if name in c},
+        {name: c[name] for name in (*SHAPE_COLUMNS[op], "dtype", "kv_dtype", "distribution") if name in c},
     )  # fmt: skip
 
 
@@ -495,15 +534,19 @@ def _mla_samples(folder: Path, pairs: dict[str, set[Shape]]) -> Iterable[Sample]
 
 
 def _moe_samples(folder: Path, pairs: dict[str, set[Shape]]) -> Iterable[Sample]:
-    """The fused op: gate and up, activation, down. Routed evenly: for uneven routing the table does not say how."""
+    """The fused op: gate and up, activation, down; routed evenly, and by a power law."""
     every = read_columns(folder / "moe.parquet")
-    every = select(every, every["distribution"] == "balanced")
     for dtype, variant in (
         ("bf16", "bf16"), ("fp8", "fp8"), ("fp8_block", "fp8_block"), ("nvfp4", "fp4"), ("int4_wo", "w4"),
     ):  # fmt: skip
         for gpu, c in _by_gpu(select(every, every["dtype"] == dtype)):
             # Both engines run the same Marlin kernels on 4-bit weights, of which vLLM's newest table has a dozen sizes.
-            rows = _newest(c, ("vllm", "sglang"), least=200)
+            # The tables that know both ways of routing are those with rows of even routing.
+            even = _newest(select(c, c["distribution"] == "balanced"), ("vllm", "sglang"), least=200)
+            if not len(even["backend"]):
+                continue
+            one = c["backend"].astype(str) == str(even["backend"][0])
+            rows = select(c, one & (c["version"].astype(str) == str(even["version"][0])))
             first, companions = moe_call(variant, rows)
             weights = 1.5 * first["experts"] * first["n"] * first["k"] * first["w_bits"] / 8
             cold = weights > 1.5 * load_gpu(gpu).l2_bytes

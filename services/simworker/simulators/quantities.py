@@ -77,6 +77,12 @@ def experts_hit(work: WorkTable) -> Floats:
     return np.clip(np.where(work["experts_hit"] > 0, work["experts_hit"], balanced), 0, experts)
 
 
+def busiest_rows(work: WorkTable) -> Floats:
+    """Rows of the expert that has most; those of even routing, where nobody tells."""
+    mean = work["m"] * np.maximum(work["topk"], 1) / np.maximum(experts_hit(work), 1e-3)
+    return np.maximum(work["rows_busiest_expert"], mean)
+
+
 def qk_pairs(work: WorkTable) -> Floats:
     """Query-key pairs; without them, those of equal causal requests."""
     sequences = np.maximum(work["sequences"], 1)

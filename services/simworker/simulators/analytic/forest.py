@@ -2,10 +2,9 @@
 
 Fused MoE kernels are tuned shape by shape, so what is learned jumps between neighbours; a grid wide enough for five
 sizes smooths that away (A100: 14.6 % on a grid, 5.8 % by trees). The trees are learned by calibration/residual.py and
-evaluated with numpy alone. That more rows, columns or depth never make a kernel faster by more than a tenth is held
-here: the answer stays within the band of a function that never falls. Either that is read off on a lattice of m, n and
-k (per way of routing the form times the trees, and the nearest function to it that never falls), or other trees were
-learned so that they never fall as a size or the form grows; cross-validation says which.
+evaluated with numpy alone. That more rows, columns, depth or experts hit never make a kernel faster by more than a
+tenth is held here: the answer stays within the band of other trees, which were learned so that they never fall as a
+size or the form grows.
 """
 
 from __future__ import annotations
@@ -13,27 +12,28 @@ from __future__ import annotations
 import base64
 import lzma
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from services.kernels.work import Floats, WorkTable
-from services.simworker.simulators.analytic.isotonic import growing
 from services.simworker.simulators.analytic.residual import (
     AXES,
     BAND,
+    GROWING,
     coordinates,
     faded,
-    interpolated,
     like_the_table,
 )
 
 _FORM = "moe"
-_GROWING = 3  # m, n, k: the first axes
-_LATTICES_KEPT = 64
-_TYPES: Mapping[str, str] = {"feature": "i1", "threshold": "<f4", "left": "i1", "right": "i1", "value": "<f4"}
+_GROWING = len(GROWING[_FORM])  # the first axes
+# As stored: the type, and steps per unit. Thresholds lie close to sizes that tile exactly, and are kept as they are.
+_STORED: Mapping[str, tuple[str, float]] = {
+    "feature": ("i1", 1), "threshold": ("<f4", 1), "left": ("i1", 1), "right": ("i1", 1), "value": ("<i2", 4_000),
+}  # fmt: skip
 
 FormUs = Callable[[WorkTable], Floats]
 """The form's time per task on the GPU as it is sold, in µs: (tasks,)."""
@@ -89,8 +89,7 @@ class Forest:
     sigmas: tuple[float, ...]
     copies: float
     l2_kept_bytes: float
-    rising: Rising | None = None  # None: by lattices
-    _lattices: dict[tuple[float, float], Floats] = field(default_factory=dict, compare=False, repr=False)
+    rising: Rising
 
     def evaluate(self, work: WorkTable, form_us: FormUs) -> tuple[Floats, Floats]:
         """The factor's ln, and how much of it is the table's, from 0 to 1: per task."""
@@ -115,54 +114,29 @@ class Forest:
             return np.zeros(0)
         form_ln = np.log(form_us(self._work_at(work, x)))
         total = form_ln + self.learned(x)
-        if self.rising is not None:
-            near = self.rising.ln_us(x, form_ln)
-            return np.asarray(np.clip(total, near - BAND, near + BAND) - form_ln)
-        axes = self.nodes[:_GROWING]
-        routed, which = np.unique(np.round(x[_GROWING:], 3), axis=1, return_inverse=True)
-        which = which.ravel()  # its shape differs between versions of numpy
-        for index, (experts, topk) in enumerate(routed.T):
-            here = which == index
-            lattice = self._lattice(float(experts), float(topk), work, form_us)
-            near = interpolated(axes, lattice, x[:_GROWING, here])
-            total[here] = np.clip(total[here], near - BAND, near + BAND)
-        held: Floats = total - form_ln
-        return held
-
-    def _lattice(self, experts: float, topk: float, work: WorkTable, form_us: FormUs) -> Floats:
-        """Of ln µs, what never falls over m, n and k: flat, kept per way of routing (a model has one or two)."""
-        key = experts, topk
-        kept = self._lattices.get(key)
-        if kept is None:
-            axes = self.nodes[:_GROWING]
-            mesh = np.array([a.ravel() for a in np.meshgrid(*axes, [experts], [topk], indexing="ij")])
-            total = np.log(form_us(self._work_at(work, mesh))) + self.learned(mesh)
-            shape = [axis.size for axis in axes]
-            kept = growing(total.reshape(shape), range(_GROWING)).ravel()
-            if len(self._lattices) >= _LATTICES_KEPT:
-                self._lattices.clear()
-            self._lattices[key] = kept
-        return kept
+        near = self.rising.ln_us(x, form_ln)
+        return np.asarray(np.clip(total, near - BAND, near + BAND) - form_ln)
 
     def _work_at(self, work: WorkTable, x: Floats) -> WorkTable:
-        """Tasks of the kernel that was measured, of other sizes: experts hit as the routing makes them."""
+        """Tasks of the kernel that was measured, of other sizes."""
         first = work.take(np.zeros(x.shape[1], dtype=np.intp))
         sizes = {name: 2.0**position for name, position in zip(AXES[_FORM], x, strict=True)}
-        there = np.ones(x.shape[1])
-        return first.replaced({**sizes, "weight_copies": self.copies * there, "experts_hit": 0 * there})
+        busiest = sizes.pop("skew") * sizes["m"] * sizes["topk"] / sizes["experts_hit"]
+        copies = np.full(x.shape[1], self.copies)
+        return first.replaced({**sizes, "rows_busiest_expert": busiest, "weight_copies": copies})
 
 
 def features(form: str, x: Floats, sm_count: float) -> Floats:
     """(features, tasks): the coordinates, and what tiles, waves and sizes make of them."""
-    size = 2.0**x
+    size = np.round(2.0**x, 6)  # whole sizes whole again: what follows jumps at them
     more: list[Floats] = []
     if form in {"gemm", "moe"}:
         m, n, k = size[:3]
         matrices = np.ones(m.shape)
         if form == "moe":
-            experts, topk = size[3:]
-            matrices = np.maximum(experts * (1 - (1 - np.minimum(topk / experts, 1)) ** m), 1e-3)
+            matrices, experts, topk, skew = size[3:]
             m = m * topk / matrices
+            more += [np.log2(matrices / experts), np.log2(skew * m)]
         more += [np.log2(n * k), np.log2(m * n), np.log2(matrices), m / (64 * np.ceil(m / 64))]
         more += [n / (128 * np.ceil(n / 128))]
         for rows, columns in ((128, 128), (256, 128), (64, 64), (128, 256)):
@@ -184,11 +158,11 @@ def features(form: str, x: Floats, sm_count: float) -> Floats:
 
 
 def from_json(stored: Mapping[str, Any]) -> Forest:
-    rising = stored.get("rising")
+    rising = stored["rising"]
     return Forest(
         _unpacked(stored), nodes=tuple(np.array(axis) for axis in stored["nodes"]), sm_count=stored["sm_count"],
         sigmas=tuple(stored["sigmas"]), copies=stored["copies"], l2_kept_bytes=stored["l2_kept_bytes"],
-        rising=Rising(_unpacked(rising), rising["slope"]) if rising is not None else None,
+        rising=Rising(_unpacked(rising), rising["slope"]),
     )  # fmt: skip
 
 
@@ -197,15 +171,15 @@ def _unpacked(stored: Mapping[str, Any]) -> Trees:
     raw = lzma.decompress(base64.b64decode(stored["values"]))
     arrays: dict[str, NDArray[Any]] = {}
     begin = 0
-    for name, kind in _TYPES.items():
+    for name, (kind, steps) in _STORED.items():
         size = shape[0] * shape[1] * np.dtype(kind).itemsize
-        arrays[name] = np.frombuffer(raw[begin : begin + size], dtype=kind).reshape(shape)
+        column = np.frombuffer(raw[begin : begin + size], dtype=kind).reshape(shape)
+        arrays[name] = column if steps == 1 else (column / steps).astype(np.float32)
         begin += size
     return Trees(**arrays)
 
 
 def to_json(forest: Forest) -> dict[str, Any]:
-    rising = forest.rising
     return {
         "kind": "forest",
         "nodes": [[round(float(node), 4) for node in axis] for axis in forest.nodes],
@@ -214,12 +188,15 @@ def to_json(forest: Forest) -> dict[str, Any]:
         "copies": forest.copies,
         "l2_kept_bytes": forest.l2_kept_bytes,
         **_packed(forest.trees),
-        **({} if rising is None else {"rising": {"slope": rising.slope, **_packed(rising.trees)}}),
+        "rising": {"slope": forest.rising.slope, **_packed(forest.rising.trees)},
     }
 
 
 def _packed(trees: Trees) -> dict[str, Any]:
     count, nodes = trees.feature.shape
-    raw = b"".join(np.asarray(getattr(trees, name), dtype=kind).tobytes() for name, kind in _TYPES.items())
+    raw = b"".join(
+        (getattr(trees, name) if steps == 1 else np.rint(getattr(trees, name) * steps)).astype(kind).tobytes()
+        for name, (kind, steps) in _STORED.items()
+    )
     values = base64.b64encode(lzma.compress(raw, preset=9)).decode("ascii")
     return {"trees": count, "nodes_per_tree": nodes, "values": values}

@@ -38,7 +38,7 @@ class Gemm:
     w_bytes: Floats
     out_bytes: Floats
     weight_copies: Floats  # sets of weights that pass through L2 between two uses of one; infinite: always cold
-    partial_tiles: Floats  # tile rows that are partly empty because rows are spread unevenly: 0 for one matrix
+    uneven: Floats  # 0 where all matrices have as many rows, up to 1 where some have twice the mean and more
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,11 @@ def _limits(
     splits: float | Floats,
 ) -> tuple[Floats, Floats, Floats]:
     """µs of arithmetic, L2 and DRAM with one tile and split. Operations on tasks alone come before those on configs."""
-    tiles = work.matrices * (np.ceil(work.m / tile_m) + work.partial_tiles) * np.ceil(work.n / tile_n)
+    whole = work.m / tile_m
+    tile_rows = np.ceil(whole)
+    # Unevenly spread rows leave half a tile of each matrix empty.
+    tile_rows = tile_rows + work.uneven * np.maximum(whole + 0.5 - tile_rows, 0)
+    tiles = work.matrices * tile_rows * np.ceil(work.n / tile_n)
     load = np.maximum((tiles * splits) / gpu.sm, 1)  # CTAs per SM; one SM at least works
     waves = load + p["quantised"] * (np.ceil(load) - load)
     k = work.k / splits

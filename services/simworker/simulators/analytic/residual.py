@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from services.kernels.work import Floats, WorkTable
 from services.simworker.simulators.analytic import shapes
+from services.simworker.simulators.quantities import busiest_rows
 
 RESOLUTION = 1 / 100
 """Of ln(measured ÷ form): nodes are stored as int8."""
@@ -31,7 +32,7 @@ _FADE_OCTAVES = 2.0  # beyond the last node; a guess: the next size and the one 
 
 AXES: Mapping[str, tuple[str, ...]] = {
     "gemm": ("m", "n", "k"),
-    "moe": ("m", "n", "k", "experts", "topk"),
+    "moe": ("m", "n", "k", "experts_hit", "experts", "topk", "skew"),
     "decode": ("requests", "keys", "kv_heads", "group", "width", "windowed"),
     "mla": ("requests", "keys", "heads"),
     "prefill": ("requests", "queries", "kv_heads", "group", "width", "windowed", "history"),
@@ -42,7 +43,7 @@ AXES: Mapping[str, tuple[str, ...]] = {
 
 GROWING: Mapping[str, tuple[str, ...]] = {
     "gemm": ("m", "n", "k"),
-    "moe": ("m", "n", "k"),
+    "moe": ("m", "n", "k", "experts_hit"),
     "decode": ("requests", "keys"),
     "mla": ("requests", "keys"),
     "prefill": ("requests", "queries"),
@@ -71,7 +72,8 @@ def coordinates(form: str, work: WorkTable) -> Floats:
         columns = [rows.m, rows.n, rows.k]
     elif form == "moe":
         rows = shapes.moe_rows(work)
-        columns = [work["m"], rows.n, rows.k, work["experts"], work["topk"]]
+        skew = busiest_rows(work) / np.maximum(rows.m, 1e-9)  # of the busiest expert to the mean of those hit
+        columns = [work["m"], rows.n, rows.k, rows.matrices, work["experts"], work["topk"], skew]
     elif form == "decode":
         decode = shapes.decode_rows(work)
         kv_heads = np.maximum(work["kv_heads"], 1)

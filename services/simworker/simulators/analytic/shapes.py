@@ -9,7 +9,7 @@ from services.simworker.simulators.analytic.attention import Decode, Prefill
 from services.simworker.simulators.analytic.collective import Collective
 from services.simworker.simulators.analytic.gemm import Gemm
 from services.simworker.simulators.analytic.rowwise import RowWise
-from services.simworker.simulators.quantities import experts_hit, qk_pairs, quantities
+from services.simworker.simulators.quantities import busiest_rows, experts_hit, qk_pairs, quantities
 
 # DeepSeek's latent attention: 512 compressed elements of a token's keys and values, 64 more that carry its position.
 MLA_KEY_WIDTH, MLA_VALUE_WIDTH = 576.0, 512.0
@@ -40,7 +40,7 @@ def gemm_rows(work: WorkTable) -> Gemm:
         w_bytes=_element_bytes(work, "w_bits"),
         out_bytes=_element_bytes(work, "out_bits"),
         weight_copies=_copies(work, "weight_copies"),
-        partial_tiles=np.zeros((1, work.count)),
+        uneven=np.zeros((1, work.count)),
     )
 
 
@@ -57,7 +57,7 @@ def moe_rows(work: WorkTable) -> Gemm:
         w_bytes=_element_bytes(work, "w_bits"),
         out_bytes=_element_bytes(work, "out_bits"),
         weight_copies=_copies(work, "weight_copies"),
-        partial_tiles=np.zeros((1, work.count)),
+        uneven=np.clip(busiest_rows(work)[None, :] / np.maximum(rows / hit, 1e-9) - 1, 0, 1),
     )
 
 

@@ -44,7 +44,7 @@ class _Part:
 
 class AnalyticSimulator:
     name = "analytic"
-    version = "3"
+    version = "4"
 
     def __init__(self, thread_count: int = 2, constants: Constants | None = None) -> None:
         self._constants = constants or shipped_constants()
