@@ -62,6 +62,7 @@ from services.simworker.simulators.sass.state import (
     SLICES,
     UNIT,
     UNIT_SHIFT,
+    WAYS_TOGETHER,
     WHEEL,
     WINDOW_CYCLES,
     WINDOW_SHIFT,
@@ -320,6 +321,12 @@ def _hold(ring: NDArray[np.int64], row: int, size: int, place: int, count: int, 
 
 
 @merged
+def _way_at(n: Numbers, set_index: int, way: int) -> int:
+    """Where a way of a set is in its slice's row of `L2.ways`."""
+    return ((way // WAYS_TOGETHER) * n.l2_sets + set_index) * (WAYS_TOGETHER * L2_WAY) + (way % WAYS_TOGETHER) * L2_WAY
+
+
+@merged
 def _l2(
     n: Numbers,
     l2: L2,
@@ -348,54 +355,59 @@ def _l2(
     l2.next_accepted[index] = _hold(l2.accepted, index, n.slice_queue, place, count, time)
     tag = line + 1
     ways = l2.ways
-    first = where[at + SET] * n.l2_ways
-    way = -1
-    victim = 0
+    set_index = where[at + SET]
+    way = signed(-1)
+    victim = signed(0)
     oldest = NEVER
     held = signed(0)
-    for candidate in range(first, first + n.l2_ways):
-        held = ways[index, candidate * L2_WAY + TAG]
+    for candidate in range(n.l2_ways):
+        spot = _way_at(n, set_index, candidate)
+        held = ways[index, spot + TAG]
         if held >> DIRTY_BITS == tag:
             way = candidate
             break
         if held == 0:
             victim = candidate  # and none behind it was ever used
             break
-        if ways[index, candidate * L2_WAY + USED] < oldest:
-            oldest = ways[index, candidate * L2_WAY + USED]
+        if ways[index, spot + USED] < oldest:
+            oldest = ways[index, spot + USED]
             victim = candidate
     fills = l2.fills
-    if way < 0:
+    is_new = way < 0
+    if is_new:
         way = victim
-        held = ways[index, way * L2_WAY + TAG]
+    spot = _way_at(n, set_index, way)
+    filled_at = (way * n.l2_sets + set_index) * 4
+    if is_new:
+        held = ways[index, spot + TAG]
         stale = held & ((1 << DIRTY_BITS) - 1)
         if stale != 0:
             _locate(n, ((held >> DIRTY_BITS) - 1) << 2, where, HOME)
             told[DRAM_WRITES] += _count(stale)
             _dram(n, l2, calendars, told, where, HOME, time, _count(stale))
         told[L2_LINES] += 1
-        ways[index, way * L2_WAY + TAG] = tag << DIRTY_BITS
+        ways[index, spot + TAG] = tag << DIRTY_BITS
         if held != 0:
-            for part in range(way * 4, way * 4 + 4):
+            for part in range(filled_at, filled_at + 4):
                 fills[index, part] = 0
-    ways[index, way * L2_WAY + USED] = time
+    ways[index, spot + USED] = time
     if is_write:
         # A written sector is not fetched first, and one written in part is not yet to be read.
         told[L2_WRITES] += count
-        ways[index, way * L2_WAY + TAG] |= parts
+        ways[index, spot + TAG] |= parts
         for part in range(4):
             if (parts >> part) & 1:
-                if fills[index, way * 4 + part] != 0:
+                if fills[index, filled_at + part] != 0:
                     told[L2_WRITE_HITS] += 1
                 elif not is_partial:
-                    fills[index, way * 4 + part] = time
+                    fills[index, filled_at + part] = time
         return time, crossed
     told[L2_READS] += count
     ready = time
     missing = 0
     for part in range(4):
         if (parts >> part) & 1:
-            fill = fills[index, way * 4 + part]
+            fill = fills[index, filled_at + part]
             if fill != 0:
                 told[L2_READ_HITS] += 1
                 ready = max(ready, fill)
@@ -414,7 +426,7 @@ def _l2(
         l2.next_returned[channel] = _hold(l2.returned, channel, n.dram_credits, credit, count, filled)
         for part in range(4):
             if (missing >> part) & 1:
-                fills[index, way * 4 + part] = filled
+                fills[index, filled_at + part] = filled
         ready = max(ready, filled)
     return signed(ready), crossed
 
@@ -519,8 +531,8 @@ def access_global(
             where[own + LOW] = low
             where[own + COUNT] = high - low + 1
             where[own + IS_PARTIAL] = is_partial
-            expect(l2.ways, where[own + SLICE], where[own + SET] * n.l2_ways * L2_WAY)
-            expect(l2.fills, where[own + SLICE], where[own + SET] * n.l2_ways * 4)
+            expect(l2.ways, where[own + SLICE], where[own + SET] * (WAYS_TOGETHER * L2_WAY))
+            expect(l2.fills, where[own + SLICE], where[own + SET] * 4)
             if not bypasses:
                 expect(l1.buckets, sm, _bucket(n, low >> 2))
             high = low - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from services.kernels.sass_traces.header import KernelHeader
 from services.kernels.sass_traces.kernelslist import BadTrace
 from services.simworker.simulators.sass import core
+from services.simworker.simulators.sass.lines import DST_SHIFT, REGISTER_BITS, REGISTER_MASK
 from services.simworker.simulators.sass.machine import PIPES, Machine, machine_of
 from services.simworker.simulators.sass.reading import RECORD_BYTES_LIMIT, KernelReader, KernelTrace, read_text
 from services.simworker.simulators.sass.state import (
     CLUSTER_LIMIT,
+    REGISTERS,
     Code,
     Numbers,
     Running,
@@ -27,6 +29,7 @@ from services.simworker.simulators.sass.state import (
     numbers_of,
     pipes_of,
     rested,
+    with_registers,
 )
 
 SMALLEST = {
@@ -148,6 +151,8 @@ class Simulation:
         run.clock[core.CLUSTER] = cluster
         run.clock[core.SAMPLED_WAVES] = 0 if places % cluster else sampled_waves
         told = np.zeros(core.TOLD_SIZE, np.int64)
+        # What other kernels left where these rows lie is as long past as what they left in rows of their own.
+        warps = with_registers(self._warps, REGISTERS if isinstance(source, KernelReader) else _registers_of(code))
         while True:
             run.clock[core.FIRST_CTA] = first_cta
             limit = int(told[core.INSTRUCTIONS]) + (int(told[core.REQUESTS]) >> 3) + PAUSE_WORK
@@ -158,7 +163,7 @@ class Simulation:
                 self._l1,
                 self._l2,
                 self._calendars,
-                self._warps,
+                warps,
                 run,
                 fitting,
                 width,
@@ -206,6 +211,18 @@ def _code_of(source: KernelTrace | KernelReader) -> tuple[Code, int, int]:
 def reading_check(watch: Watch | None, file: str) -> Callable[[], None] | None:
     """For a reader: nothing has been simulated yet, and nobody may want it any more."""
     return None if watch is None else lambda: watch(Progress(file, 0, 0, 0, 0))
+
+
+def _registers_of(code: Code) -> int:
+    """Registers that instructions may name: at most twice as many as they do, in one look at each."""
+    if len(code.instructions) > _RECORDS_LOOKED_AT:
+        return REGISTERS
+    fields = int(np.bitwise_or.reduce(code.instructions)) >> DST_SHIFT
+    return max((fields >> REGISTER_BITS * field) & REGISTER_MASK for field in range(_REGISTER_FIELDS))
+
+
+_RECORDS_LOOKED_AT: Final = 1 << 22  # of more it is not worth it, and a trace kept as a file is not to be read whole
+_REGISTER_FIELDS: Final = 5  # a destination and four sources
 
 
 def _progress(file: str, told: NDArray[np.int64], cta_count: int) -> Progress:

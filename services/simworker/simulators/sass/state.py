@@ -82,15 +82,17 @@ class Numbers(NamedTuple):
 
 
 DIRTY_BITS: Final = 4
+WAYS_TOGETHER: Final = 4  # of a set in L2: a cache line of the processor's
 
 
 class L2(NamedTuple):
     """Kept from kernel to kernel, as time goes on; 0 = nothing there. Rows are slices or channels."""
 
-    # (slice, (set, way, 2)): line + 1 above DIRTY_BITS bits, one per sector; time of the last use. Side by side, and
-    # ways in the order in which they came into use: a set's first ones are all that most lookups see of memory.
+    # (slice, (way / WAYS_TOGETHER, set, way, 2)): line + 1 above DIRTY_BITS bits, one per sector; time of the last use.
+    # Ways in the order in which they came into use, and as many as fill a cache line of the processor's side by side:
+    # of a table of tens of MB a kernel that leaves L2 half empty never touches what is for the later ways.
     ways: NDArray[np.int64]
-    fills: NDArray[np.int64]  # (slice, (set, way, sector)): when its data is there
+    fills: NDArray[np.int64]  # (slice, (way, set, sector)): when its data is there
     mshrs: NDArray[np.int64]  # (slice, entry): when it is free
     next_mshr: NDArray[np.int64]
     open_row: NDArray[np.int64]  # (channel, bank): row + 1
@@ -130,7 +132,8 @@ class L1(NamedTuple):
 class Warps(NamedTuple):
     """Of all SMs. Kept from kernel to kernel: time goes on, so what is left in them is long past."""
 
-    registers: NDArray[np.int64]  # (warp, register + 1): twice the time when it is there, and 1 if from memory
+    # (warp, register + 1): twice the time when it is there, and 1 if from memory; rows as long as `with_registers` says
+    registers: NDArray[np.int64]
     group_fill: NDArray[np.int64]  # (warp, copies or products, group): running maximum
 
 
@@ -279,10 +282,15 @@ def _rows(count: int, words: int) -> NDArray[np.int64]:
 
     Each row is an odd number of lines long: rows of a power of two would all lie in the same few sets of its caches.
     """
-    lines = -(-words // _WORDS_PER_LINE) | 1
-    flat = np.zeros(count * lines * _WORDS_PER_LINE + _WORDS_PER_LINE, np.int64)
+    words = _odd_lines(words)
+    flat = np.zeros(count * words + _WORDS_PER_LINE, np.int64)
     skipped = -flat.ctypes.data // 8 % _WORDS_PER_LINE
-    return flat[skipped : skipped + count * lines * _WORDS_PER_LINE].reshape(count, -1)
+    return flat[skipped : skipped + count * words].reshape(count, -1)
+
+
+def _odd_lines(words: int) -> int:
+    """So many words or a few more: an odd number of the processor's cache lines."""
+    return (-(-words // _WORDS_PER_LINE) | 1) * _WORDS_PER_LINE
 
 
 _WORDS_PER_LINE: Final = 8
@@ -290,7 +298,7 @@ _WORDS_PER_LINE: Final = 8
 
 def fresh_l2(machine: Machine) -> L2:
     slices = machine.channels * machine.slices_per_channel
-    ways = machine.l2_sets * machine.l2_ways
+    ways = machine.l2_sets * (-(-machine.l2_ways // WAYS_TOGETHER) * WAYS_TOGETHER)
     return L2(
         ways=_rows(slices, ways * 2),
         fills=_rows(slices, ways * (LINE_BYTES // SECTOR_BYTES)),
@@ -350,6 +358,13 @@ def fresh_warps(machine: Machine) -> Warps:
         _rows(count, REGISTERS),
         np.zeros((count, 2, DEPTH), np.int64),
     )
+
+
+def with_registers(warps: Warps, count: int) -> Warps:
+    """The same, for a kernel that names registers below `count`: warps that need few lie close together."""
+    words = min(len(warps.registers[0]), _odd_lines(count + 1))
+    rows = len(warps.registers)
+    return warps._replace(registers=warps.registers.reshape(-1)[: rows * words].reshape(rows, words))
 
 
 def fresh_running(machine: Machine, resident: int, scalars: int) -> Running:
