@@ -198,24 +198,29 @@ def tracez(file, text):
     return file
 
 
-def test_a_tracez_is_opened_only_as_far_as_the_sample_goes(tmp_path, machine, monkeypatch):
-    file = tracez(tmp_path / "kernel-1.tracez", streaming_text(2000))
-    seen = 0
+@pytest.fixture
+def unpacked(monkeypatch):
+    """The parts of containers that are decompressed from now on."""
+    seen = []
     original = zstandard.ZstdDecompressor
 
     class Counting:
         def __init__(self, **options):
             self.inner = original(**options)
 
-        def decompress(self, *arguments, **options):
-            nonlocal seen
-            seen += 1
-            return self.inner.decompress(*arguments, **options)
+        def decompress(self, packed, **options):
+            seen.append(packed)
+            return self.inner.decompress(packed, **options)
 
     monkeypatch.setattr(zstandard, "ZstdDecompressor", Counting)
+    return seen
+
+
+def test_a_tracez_is_opened_only_as_far_as_the_sample_goes(tmp_path, machine, unpacked):
+    file = tracez(tmp_path / "kernel-1.tracez", streaming_text(2000))
     part = Simulation(machine).run(open_reader(file), sampled_waves=4)
     assert part.sampled is not None
-    assert seen <= 4 * (part.sampled.cta_count + 200)  # of 4 × 2000 warps
+    assert len(unpacked) <= 4 * (part.sampled.cta_count + 200)  # of 4 × 2000 warps
 
 
 def test_several_threads_simulate_at_once_and_alike(machine):
@@ -228,3 +233,39 @@ def test_several_threads_simulate_at_once_and_alike(machine):
         thread.join()
     assert len(set(results)) == 1
     assert isinstance(trace, KernelTrace)
+
+
+def many_sms():
+    return machine_of(MACHINE | {"gpgpu_n_clusters": "40", "gpgpu_n_mem": "20"})
+
+
+@pytest.mark.parametrize("ctas", [400, 5])
+def test_a_tracez_is_opened_only_for_the_thread_blocks_of_the_sampled_sms(tmp_path, unpacked, ctas):
+    text = streaming_text(ctas, loads=0)
+    plain = tmp_path / "kernel-1.traceg"
+    plain.write_text(text)
+    whole, _ = Sampler(many_sms(), "sms").run(plain, None, None)
+    file = tracez(tmp_path / "kernel-1.tracez", text)
+    part, _ = Sampler(many_sms(), "sms").run(file, tmp_path / "kept", None)
+    assert (part.cycles, part.told, part.sampled) == (whole.cycles, whole.told, whole.sampled)
+    assert part.thread_instructions == whole.thread_instructions
+    sampled_ctas = 160 if ctas == 400 else ctas
+    assert (whole.sampled.cta_count if whole.sampled else ctas) == sampled_ctas
+    assert len(unpacked) == 4 * sampled_ctas  # warps
+    assert (tmp_path / "kept").exists() == (whole.sampled is None)  # a part is not kept as if it were the kernel
+
+
+def test_a_kernel_that_sampled_sms_say_nothing_about_is_read_whole_after_all(tmp_path):
+    text = streaming_text(400, loads=1)
+    plain = tmp_path / "kernel-1.traceg"
+    plain.write_text(text)
+    file = tracez(tmp_path / "kernel-1.tracez", text)
+    results = [Sampler(many_sms(), "sms").run(path, None, None)[0] for path in (plain, file)]
+    assert results[0].sampled is None
+    assert results[0].told == results[1].told == Simulation(many_sms()).run(read_kernel(plain)).told
+
+
+def test_an_index_that_lacks_a_sampled_thread_block_is_told(tmp_path):
+    text = streaming_text(400, loads=0).replace("grid dim = (400,1,1)", "grid dim = (440,1,1)")
+    with pytest.raises(BadTrace, match="has 160 thread blocks of the 176 that were looked for"):
+        Sampler(many_sms(), "sms").run(tracez(tmp_path / "kernel-1.tracez", text), None, None)

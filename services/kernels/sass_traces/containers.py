@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import lzma
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -24,9 +24,13 @@ Opened = tuple[KernelHeader, int, Iterator[bytes]]
 """A header, how many lines it took, and the rest in blocks of any cut."""
 
 
+WantedOf = Callable[[KernelHeader], Sequence[bool] | None]
+"""Which thread blocks of a kernel are wanted, a flag for each in the order of the file; None: all of them."""
+
+
 def open_kernel(path: Path) -> Opened:
     """What a file is, its name says, or, for one without a name of the tracer's (an artifact), its first bytes."""
-    name = path.name if path.name.endswith(KERNEL_SUFFIXES) else path.name[:12] + _suffix_by_content(path)
+    name = _kind(path)
     if name.endswith(".tracez"):
         return _open_tracez(path, name)
     stream = _open_text(path, name)
@@ -39,6 +43,12 @@ def open_kernel(path: Path) -> Opened:
     return header, line_count, _regrouped(blocks, header, name) if ".traceg" not in name else blocks
 
 
+def open_part(path: Path, wanted_of: WantedOf) -> Opened | None:
+    """The same with some thread blocks' lines; None where all are wanted, or a file has no index to find them by."""
+    name = _kind(path)
+    return _open_tracez_part(path, name, wanted_of) if name.endswith(".tracez") else None
+
+
 def read_header_of(path: Path, called: str) -> KernelHeader:
     """Only the header of a file that is called so, wherever it lies. Raises BadTrace."""
     if called.endswith(".tracez"):
@@ -46,6 +56,10 @@ def read_header_of(path: Path, called: str) -> KernelHeader:
             return _tracez_header(file, called)[0]
     with _open_text(path, called) as stream:
         return read_header(_header_lines(stream, called), called)[0]
+
+
+def _kind(path: Path) -> str:
+    return path.name if path.name.endswith(KERNEL_SUFFIXES) else path.name[:12] + _suffix_by_content(path)
 
 
 def _suffix_by_content(path: Path) -> str:
@@ -142,15 +156,33 @@ _WARP = struct.Struct("<IIQ")
 
 
 def _open_tracez(path: Path, name: str) -> Opened:
-    if not path.is_file():
-        raise BadTrace(f"{name}: a .tracez needs seeks, which only a file allows")
-    stream = path.open("rb")
+    stream = _seekable(path, name)
     try:
         header, line_count, begin = _tracez_header(stream, name)
-        return header, line_count, _tracez_blocks(stream, begin, name)
+        return header, line_count, _tracez_blocks(stream, begin, name, None)
     except BaseException:
         stream.close()
         raise
+
+
+def _open_tracez_part(path: Path, name: str, wanted_of: WantedOf) -> Opened | None:
+    stream = _seekable(path, name)
+    try:
+        header, line_count, begin = _tracez_header(stream, name)
+        wanted = wanted_of(header)
+        if wanted is None:
+            stream.close()
+            return None
+        return header, line_count, _tracez_blocks(stream, begin, name, wanted)
+    except BaseException:
+        stream.close()
+        raise
+
+
+def _seekable(path: Path, name: str) -> BinaryIO:
+    if not path.is_file():
+        raise BadTrace(f"{name}: a .tracez needs seeks, which only a file allows")
+    return path.open("rb")
 
 
 def _tracez_header(stream: BinaryIO, name: str) -> tuple[KernelHeader, int, int]:
@@ -163,8 +195,8 @@ def _tracez_header(stream: BinaryIO, name: str) -> tuple[KernelHeader, int, int]
     return header, line_count, end + 1
 
 
-def _tracez_blocks(stream: BinaryIO, at: int, name: str) -> Iterator[bytes]:
-    """Every thread block's lines, as the text format has them. The index says where each warp lies."""
+def _tracez_blocks(stream: BinaryIO, at: int, name: str, wanted: Sequence[bool] | None) -> Iterator[bytes]:
+    """The wanted thread blocks' lines, as the text format has them. The index says where each warp lies."""
     with stream:
         try:
             stream.seek(at)
@@ -181,13 +213,15 @@ def _tracez_blocks(stream: BinaryIO, at: int, name: str) -> Iterator[bytes]:
                 raise BadTrace(f"{name}: its index is said to be at byte {index_at} of {file_bytes}; the file was cut")
             stream.seek(index_at)
             (cta_count,) = struct.unpack("<I", stream.read(4))
-            for _ in range(cta_count):
+            for number in range(cta_count):
                 x, y, z, cx, cy, cz, ax, ay, az, rank, warp_count = _CTA.unpack(stream.read(_CTA.size))
                 warps = []
                 for _ in range(warp_count):
                     count, parts, offset = _WARP.unpack(stream.read(_WARP.size))
                     stream.seek(4 * parts, 1)
                     warps.append((count, parts, offset))
+                if wanted is not None and not (number < len(wanted) and wanted[number]):
+                    continue
                 resume = stream.tell()
                 yield (
                     f"#BEGIN_TB\nthread block = {x},{y},{z}\ncluster id = {cx},{cy},{cz}\n"

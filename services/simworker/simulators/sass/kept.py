@@ -38,13 +38,19 @@ def read_or_recall(path: Path, folder: Path | None) -> KernelTrace:
     return _read_and_keep(open_reader(path), kept, None)
 
 
+def recall(path: Path, folder: Path | None) -> KernelTrace | None:
+    """A kernel's trace where it was kept, None where it was not."""
+    kept = _place(path, folder)
+    return _recall(kept) if kept is not None and kept.is_file() else None
+
+
 def recall_or_open(
     path: Path,
     folder: Path | None,
     is_read_in_parts: Callable[[KernelHeader], bool] = lambda _: False,
     check: Callable[[], None] | None = None,
 ) -> KernelTrace | KernelReader:
-    """The same, but a kernel that takes too much memory, or that nobody needs whole, is left to its reader."""
+    """A kernel's trace, but one that takes too much memory, or that nobody needs whole, is left to its reader."""
     kept = _place(path, folder)
     if kept is not None and kept.is_file():
         return _recall(kept)

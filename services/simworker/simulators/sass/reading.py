@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from services.kernels.sass_traces.containers import open_kernel
+from services.kernels.sass_traces.containers import WantedOf, open_kernel, open_part
 from services.kernels.sass_traces.header import KernelHeader, read_header
 from services.kernels.sass_traces.kernelslist import BadTrace
 from services.simworker.simulators.sass import lines
@@ -106,6 +106,26 @@ def open_reader(path: Path) -> KernelReader:
     return KernelReader(path.name, *open_kernel(path))
 
 
+def read_part(path: Path, wanted_of: WantedOf, check: Callable[[], None] | None = None) -> KernelTrace | None:
+    """Some thread blocks of a kernel, as `KernelTrace.only` has them, where the file allows not to read the others.
+
+    None where it does not, or where all are wanted. Raises BadTrace.
+    """
+    wanted: Sequence[bool] = ()
+
+    def noted(header: KernelHeader) -> Sequence[bool] | None:
+        nonlocal wanted
+        wanted = wanted_of(header) or ()
+        return wanted or None
+
+    opened = open_part(path, noted)
+    if opened is None:
+        return None
+    reader = KernelReader(path.name, *opened, cta_count=sum(wanted))
+    reader.read(check=check)
+    return reader.trace()
+
+
 def read_text(text: str) -> KernelTrace:
     """A trace that is in memory already, header and all."""
     raw = text.encode()
@@ -168,8 +188,17 @@ Span = tuple[int, int, int, int]
 class KernelReader:
     """A kernel's file, read in its order and only as far as was asked: who simulates it may let go of what is done."""
 
-    def __init__(self, file: str, header: KernelHeader, header_lines: int, blocks: Iterator[bytes]) -> None:
+    def __init__(
+        self,
+        file: str,
+        header: KernelHeader,
+        header_lines: int,
+        blocks: Iterator[bytes],
+        cta_count: int | None = None,
+    ) -> None:
+        """`cta_count`: thread blocks that the blocks have, where these are not all."""
         self.file = file
+        self._expected_ctas = header.cta_count if cta_count is None else cta_count
         self.header = header
         self.first_cta = 0  # of those whose records are here; the ones before it were let go
         self.is_complete = False
@@ -248,7 +277,7 @@ class KernelReader:
                 f"{self.file}, line {self._state[lines.LINE]}: the file ends within {_shown(self._rest)} without a "
                 "newline, so it was cut"
             )
-        _check_whole(self.file, self.header, self._state, self.cta_count)
+        _check_whole(self.file, self.header, self._state, self.cta_count, self._expected_ctas)
         self.is_complete = True
 
     def code(self) -> Code:
@@ -393,7 +422,7 @@ def _reason(why: int, text: bytes, state: NDArray[np.int64]) -> str:
     return reasons[why]
 
 
-def _check_whole(file: str, header: KernelHeader, state: NDArray[np.int64], found: int) -> None:
+def _check_whole(file: str, header: KernelHeader, state: NDArray[np.int64], found: int, expected: int) -> None:
     line = state[lines.LINE] - 1
     if state[lines.INSTRUCTIONS_LEFT]:
         raise BadTrace(
@@ -402,9 +431,10 @@ def _check_whole(file: str, header: KernelHeader, state: NDArray[np.int64], foun
         )
     if state[lines.IN_CTA]:
         raise BadTrace(f"{file}, line {line}: the file ends without #END_TB, so it was cut")
-    if found != header.cta_count:
+    if found != expected:
         grid = "x".join(map(str, header.grid))
-        raise BadTrace(f"{file}: has {found} thread blocks where its grid {grid} has {header.cta_count}")
+        of_these = "" if expected == header.cta_count else f" of the {expected} that were looked for"
+        raise BadTrace(f"{file}: has {found} thread blocks{of_these} where its grid {grid} has {header.cta_count}")
 
 
 def _exit_mask(file: str, state: NDArray[np.int64]) -> str:

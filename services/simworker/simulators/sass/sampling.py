@@ -11,9 +11,9 @@ import numpy as np
 
 from services.kernels.sass_traces.header import KernelHeader
 from services.simworker.simulators.sass import core
-from services.simworker.simulators.sass.kept import recall_or_open
+from services.simworker.simulators.sass.kept import recall, recall_or_open
 from services.simworker.simulators.sass.machine import Machine
-from services.simworker.simulators.sass.reading import KernelTrace
+from services.simworker.simulators.sass.reading import KernelTrace, read_part
 from services.simworker.simulators.sass.simulator import (
     KernelResult,
     Sampled,
@@ -62,14 +62,14 @@ class Sampler:
 
     def run(self, path: Path, keep: Path | None, watch: Watch | None) -> tuple[KernelResult, tuple[str, ...]]:
         """A kernel's file, and warnings about it. Raises BadTrace, and whatever `watch` raises."""
+        if self._mode == "sms":
+            return self._run_on_few(path, keep, watch)
         by_waves = self._mode in {"waves", "auto"}
         source = recall_or_open(
             path, keep, lambda header: by_waves and self._has_many_waves(header), reading_check(watch, path.name)
         )
         if isinstance(source, KernelTrace) and self._mode in {"kernels", "auto"}:
             return self._run_once(source, watch), source.warnings
-        if isinstance(source, KernelTrace) and self._mode == "sms":
-            return self._run_on_few(source, watch), source.warnings
         result = self._full.run(source, watch, sampled_waves=self._waves(source.header) if by_waves else 0)
         return result, source.warnings
 
@@ -92,18 +92,41 @@ class Sampler:
         seen.append(result)
         return result
 
-    def _run_on_few(self, trace: KernelTrace, watch: Watch | None) -> KernelResult:
-        active = min(self.machine.sm_count, trace.cta_count)
-        if active < 2 * SMS or trace.cta_rank.any():
-            return self._full.run(trace, watch)
-        machine = part_of(self.machine, active)
+    def _run_on_few(self, path: Path, keep: Path | None, watch: Watch | None) -> tuple[KernelResult, tuple[str, ...]]:
+        """What the sampled SMs do not run is not read, where a kept trace or the file's own index allows that."""
+        check = reading_check(watch, path.name)
+        source = recall(path, keep) or read_part(path, self._on_few, check) or recall_or_open(path, keep, check=check)
+        if isinstance(source, KernelTrace):
+            result = self._result_of_few(source, watch)
+            if result is not None:
+                return result, source.warnings
+            if source.cta_count < source.header.cta_count:
+                source = recall_or_open(path, keep, check=check)
+        return self._full.run(source, watch), source.warnings
+
+    def _on_few(self, header: KernelHeader) -> list[bool] | None:
+        """Whether each thread block runs on a sampled SM; None where no SMs are sampled."""
+        active = min(self.machine.sm_count, header.cta_count)
+        if active < 2 * SMS:
+            return None
+        return [number % active < SMS for number in range(header.cta_count)]
+
+    def _result_of_few(self, trace: KernelTrace, watch: Watch | None) -> KernelResult | None:
+        """Of a whole trace or of its sampled thread blocks; None where fewer SMs say nothing about all."""
+        header = trace.header
+        sampled_ctas = self._on_few(header)
+        if sampled_ctas is None or trace.cta_rank.any():
+            return None
+        wanted = np.flatnonzero(sampled_ctas)
+        machine = part_of(self.machine, min(self.machine.sm_count, header.cta_count))
         part = self._parts.setdefault((machine.sm_count, machine.channels), Simulation(machine))
-        wanted = np.flatnonzero(np.arange(trace.cta_count) % active < SMS)
-        result = part.run(trace.only(wanted), watch)
+        is_whole = trace.cta_count == header.cta_count
+        result = part.run(trace.only(wanted) if is_whole else trace, watch)
         if result.cycles is None or _dram_share(result, machine) > DRAM_BOUND_SHARE:
-            return self._full.run(trace, watch)
-        sampled = Sampled("sms", len(wanted), trace.cta_count, 0.0)
-        return replace(result, header=trace.header, thread_instructions=trace.thread_instructions, sampled=sampled)
+            return None
+        sampled = Sampled("sms", len(wanted), header.cta_count, 0.0)
+        thread_instructions = round(trace.thread_instructions * header.cta_count / trace.cta_count)
+        return replace(result, header=header, thread_instructions=thread_instructions, sampled=sampled)
 
 
 def equal_to(known: KernelResult) -> Sampled:
