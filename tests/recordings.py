@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cascade_profiler.rows import Launches, LaunchFacts, launch_batches
+from cascade_profiler.rows import FactColumns, Launches, LaunchFacts, launch_batches
 from cascade_schemas.events import AnyEvent, LaunchesRecorded, RecordingStarted, StepRecorded, TraceEnded
 
 RECORDED = "0123456789abcdef"
@@ -92,7 +92,7 @@ def recorded_events(step_count: int = 4, rank_count: int = 1, *, unprofiled: Seq
                 events.append(step_recorded(step, rank, launch_count=None))
                 continue
             rows = step_launches(step, 64 if step == 0 else 1, step * 1_000_000 + 10_000)
-            for batch in launch_batches(rows, seq, step):
+            for batch in launch_batches(rows, seq, step, FactColumns()):
                 events.append(LaunchesRecorded(trace_id=RECORDED, rank=rank, first_seq=seq, rows=batch))
                 seq += batch.num_rows
             events.append(step_recorded(step, rank))

@@ -27,7 +27,7 @@ from cascade_schemas.recording import packed_records
 from cascade_profiler.destinations import Destination
 from cascade_profiler.kineto import Capture
 from cascade_profiler.outbox import HEARTBEAT_S, Delivery, Item, Outbox
-from cascade_profiler.rows import Launches, Ops, capture_batch, launch_batches, op_batches, size_bytes
+from cascade_profiler.rows import FactColumns, Launches, Ops, capture_batch, launch_batches, op_batches, size_bytes
 from cascade_profiler.spool import Spool
 
 _STEP_BYTES = 400  # an event of one step while it waits, beside its lengths
@@ -83,6 +83,7 @@ class Recorder:
         self._trace_id, self._rank = started.trace_id, started.rank
         self._lock = threading.Lock()
         self._is_over = False
+        self._facts = FactColumns()
         self.outbox = Outbox(
             destination,
             spool,
@@ -167,12 +168,12 @@ class Recorder:
         return self.outbox.close(timeout_s)
 
     def _launches(self, rows: Launches, first_seq: int, step: int | None) -> Iterator[AnyEvent]:
-        for batch in launch_batches(rows, first_seq, step):
+        for batch in launch_batches(rows, first_seq, step, self._facts):
             yield LaunchesRecorded(trace_id=self._trace_id, rank=self._rank, first_seq=first_seq, rows=batch)
             first_seq += batch.num_rows
 
     def _ops(self, rows: Ops, first_seq: int, step: int | None) -> Iterator[AnyEvent]:
-        for batch in op_batches(rows, first_seq, step):
+        for batch in op_batches(rows, first_seq, step, self._facts):
             yield OpsRecorded(trace_id=self._trace_id, rank=self._rank, first_seq=first_seq, rows=batch)
             first_seq += batch.num_rows
 

@@ -6,11 +6,14 @@ configuration is turned into Arrow once a batch.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from cascade_schemas.batches import CAPTURED_LAUNCHES, RECORDED_LAUNCHES, RECORDED_OPS
 from cascade_schemas.events import AnyEvent, LaunchesRecorded, StepRecorded
 
@@ -89,15 +92,39 @@ def size_bytes(rows: Launches | Ops) -> int:
     return len(rows) * each + 512 * len(rows.facts)
 
 
-def launch_batches(rows: Launches, first_seq: int, step: int | None) -> Iterator[pa.RecordBatch]:
+_FACTS_REMEMBERED = 16
+
+
+class FactColumns:
+    """The columns that rows' facts make, each set once: a decode step launches what the step before it did, and to
+    spread its facts over its rows takes three times as long as everything else about them.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[object, ...], dict[str, pa.Array]] = OrderedDict()
+
+    def of(self, schema: pa.Schema, facts: Sequence[Any], fact: Sequence[int]) -> dict[str, pa.Array]:
+        """By name, of as many rows as `fact` has, each a place in `facts`."""
+        key = (tuple(fact), tuple(facts))
+        columns = self._known.get(key)
+        if columns is None:
+            columns = self._known[key] = _fact_columns(schema, facts[0]._fields, *_used(facts, fact))
+            if len(self._known) > _FACTS_REMEMBERED:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(key)
+        return columns
+
+
+def launch_batches(rows: Launches, first_seq: int, step: int | None, known: FactColumns) -> Iterator[pa.RecordBatch]:
     """The rows as batches of RECORDED_LAUNCHES; `first_seq` is the sequence number of the first."""
     own = {"stream": pa.int32(), "graph": pa.int64(), "graph_node": pa.int64(), "host_launch_ns": pa.int64()}
-    return _batches(RECORDED_LAUNCHES, rows, own, first_seq, step)
+    return _batches(RECORDED_LAUNCHES, rows, own, first_seq, step, known)
 
 
-def op_batches(rows: Ops, first_seq: int, step: int | None) -> Iterator[pa.RecordBatch]:
+def op_batches(rows: Ops, first_seq: int, step: int | None, known: FactColumns) -> Iterator[pa.RecordBatch]:
     """The rows as batches of RECORDED_OPS."""
-    return _batches(RECORDED_OPS, rows, {"thread": pa.int64()}, first_seq, step)
+    return _batches(RECORDED_OPS, rows, {"thread": pa.int64()}, first_seq, step, known)
 
 
 def capture_batch(graphs: Sequence[Sequence[LaunchFacts]]) -> pa.RecordBatch:
@@ -107,9 +134,10 @@ def capture_batch(graphs: Sequence[Sequence[LaunchFacts]]) -> pa.RecordBatch:
     number = [place for place, graph in enumerate(graphs) for _ in graph]
     columns = {
         "graph": pa.array(number, type=pa.int32()),
-        "name": _coded([fact.name or None for fact in places], indices),
     }
-    return _batch(CAPTURED_LAUNCHES, columns, list(places), indices)
+    columns |= _fact_columns(CAPTURED_LAUNCHES, LaunchFacts._fields, list(places), indices)
+    columns["name"] = _coded([fact.name or None for fact in places], indices)
+    return pa.RecordBatch.from_arrays([columns[one.name] for one in CAPTURED_LAUNCHES], schema=CAPTURED_LAUNCHES)
 
 
 def packed(events: Iterable[AnyEvent]) -> Iterator[AnyEvent]:
@@ -152,35 +180,47 @@ def _joined(parts: Sequence[LaunchesRecorded]) -> LaunchesRecorded:
 
 
 def _batches(
-    schema: pa.Schema, rows: Launches | Ops, own: dict[str, pa.DataType], first_seq: int, step: int | None
+    schema: pa.Schema,
+    rows: Launches | Ops,
+    own: dict[str, pa.DataType],
+    first_seq: int,
+    step: int | None,
+    known: FactColumns,
 ) -> Iterator[pa.RecordBatch]:
     """`own`: the columns of these rows beside those that both kinds have."""
     for first in range(0, len(rows), ROWS_PER_EVENT):
         part = slice(first, first + ROWS_PER_EVENT)
-        facts, indices = _used(rows.facts, rows.fact[part])
-        count = len(indices)
-        columns = {
-            "seq": pa.array(range(first_seq + first, first_seq + first + count), type=pa.int64()),
+        facts = known.of(schema, rows.facts, rows.fact[part])
+        count = len(rows.fact[part])
+        columns = facts | {
+            "seq": pc.add(_counted().slice(0, count), first_seq + first),
             "start_ns": pa.array(rows.start_ns[part], type=pa.int64()),
             "duration_ns": pa.array(rows.duration_ns[part], type=pa.int64()),
             "step": pa.repeat(pa.scalar(step, type=pa.int32()), count),
         }
         columns |= {name: pa.array(getattr(rows, name)[part], type=kind) for name, kind in own.items()}
-        yield _batch(schema, columns, facts, indices)
+        yield pa.RecordBatch.from_arrays([columns[one.name] for one in schema], schema=schema)
 
 
-def _batch(schema: pa.Schema, columns: dict[str, pa.Array], facts: Sequence[Any], indices: pa.Array) -> pa.RecordBatch:
-    arrays = []
+@cache
+def _counted() -> pa.Array:
+    return pa.array(range(ROWS_PER_EVENT), type=pa.int64())
+
+
+def _fact_columns(
+    schema: pa.Schema, names: Sequence[str], facts: Sequence[Any], indices: pa.Array
+) -> dict[str, pa.Array]:
+    """Those columns of the schema that facts have, by name."""
+    columns = {}
     for one in schema:
-        if one.name in columns:
-            arrays.append(columns[one.name])
+        if one.name not in names:
             continue
         values = [getattr(fact, one.name) for fact in facts]
         if pa.types.is_dictionary(one.type):
-            arrays.append(_coded(values, indices))
+            columns[one.name] = _coded(values, indices)
         else:
-            arrays.append(pa.array(values, type=one.type).take(indices))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+            columns[one.name] = pa.array(values, type=one.type).take(indices)
+    return columns
 
 
 def _coded(values: Sequence[str | None], indices: pa.Array) -> pa.DictionaryArray:

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from cascade_profiler.rows import Launches, LaunchFacts, launch_batches
+from cascade_profiler.rows import FactColumns, Launches, LaunchFacts, launch_batches
 from cascade_schemas.model import load_model
 
 from services.ingest.assemble import TaskTable
@@ -35,7 +35,7 @@ def decode(kv):
 
 
 def tasks_of(table, patterns, facts, step):
-    (rows,) = launch_batches(launches(), 0, 0)
+    (rows,) = launch_batches(launches(), 0, 0, FactColumns())
     pattern = patterns.of(facts.columns(rows), (), 2)
     found = patterns.tasks_of(pattern, step, MODEL, 1)
     return pattern, [table.tasks[number] for number in found.rows.tolist()]
@@ -82,10 +82,10 @@ def test_a_task_that_was_changed_has_an_identity_of_its_own():
 def test_rows_that_say_something_else_have_another_number(differing):
     facts = FactTable()
     rows = launches()
-    (first,) = launch_batches(rows, 0, 0)
+    (first,) = launch_batches(rows, 0, 0, FactColumns())
     value = {"grid": (3, 1, 1), "op": "aten::mm", "operand_shapes": ((2, 64),)}[differing]
     rows.facts[1] = rows.facts[1]._replace(**{differing: value})
-    (second,) = launch_batches(rows, 0, 1)
+    (second,) = launch_batches(rows, 0, 1, FactColumns())
     one, other = facts.columns(first).fact, facts.columns(second).fact
     is_changed = np.array(rows.fact) == 1
     assert (one[~is_changed] == other[~is_changed]).all()

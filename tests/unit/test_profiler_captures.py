@@ -9,7 +9,7 @@ import cascade_profiler
 import pytest
 from cascade_profiler import arming, session, vllm, vllm_graphs
 from cascade_profiler.kineto import StepSpan, captures_of, seen_in_file, window_rows
-from cascade_profiler.rows import capture_batch, launch_batches
+from cascade_profiler.rows import FactColumns, capture_batch, launch_batches
 from cascade_schemas.codec import decode
 from cascade_schemas.events import (
     GraphCaptured,
@@ -343,7 +343,10 @@ def test_a_real_replay_streamed_with_its_capture_gives_what_importing_both_gives
             [
                 recording_started(gpu_name="", capture_count=len(recorded)),
                 *(_captured(number, one) for number, one in enumerate(recorded)),
-                *(LaunchesRecorded(trace_id=RECORDED, rank=0, first_seq=0, rows=b) for b in launch_batches(rows, 0, 0)),
+                *(
+                    LaunchesRecorded(trace_id=RECORDED, rank=0, first_seq=0, rows=b)
+                    for b in launch_batches(rows, 0, 0, FactColumns())
+                ),
                 step_recorded(0, **_lengths(step), launch_count=len(rows)),
                 TraceEnded(trace_id=RECORDED, rank=0, launch_count=len(rows), step_count=1, dropped_launch_count=0),
             ]

@@ -6,7 +6,7 @@ import pytest
 from cascade_profiler.kineto import Seen, StepSpan, arguments, seen_in_file, seen_in_process, window_rows
 from cascade_profiler.plan import SamplingPlan, kind_of, sentence
 from cascade_profiler.recorder import Batch
-from cascade_profiler.rows import launch_batches
+from cascade_profiler.rows import FactColumns, launch_batches
 from cascade_schemas.events import KernelTaskTraced, LaunchesRecorded, LaunchesTraced, TraceEnded
 
 from services.ingest.importers import import_trace
@@ -34,7 +34,7 @@ def catalog_of_window(window, prompt=64):
     said = list(live.react(recording_started()))
     seq = 0
     for step, rows in window.steps.items():
-        for batch in launch_batches(rows.launches, seq, step):
+        for batch in launch_batches(rows.launches, seq, step, FactColumns()):
             event = LaunchesRecorded(trace_id=RECORDED, rank=0, first_seq=seq, rows=batch)
             said += live.react(event)
             seq += batch.num_rows
