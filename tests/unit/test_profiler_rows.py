@@ -1,6 +1,6 @@
 """Steps' rows as record batches, with what is remembered of steps before."""
 
-from cascade_profiler.rows import FactColumns, LaunchFacts, Launches, capture_batch, launch_batches
+from cascade_profiler.rows import FactColumns, Launches, LaunchFacts, capture_batch, launch_batches
 from cascade_schemas.batches import CAPTURED_LAUNCHES, RECORDED_LAUNCHES
 
 
