@@ -19,6 +19,7 @@ from cascade_schemas.events import (
     StepsPredicted,
 )
 from cascade_schemas.gpu import GpuSpec, load_gpu
+from cascade_schemas.partition import TASKS_PER_BATCH
 from numpy.typing import NDArray
 
 from services.aggregator import compose, refine, ttft
@@ -45,6 +46,7 @@ class SourcePrediction:
     gpu: GpuSpec
     forward_ns: NDArray[np.int64]
     measured_ns: NDArray[np.int64]  # per task; -1 none
+    runs_code: bool = False  # by a simulator of instructions
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +77,25 @@ class Stood:
     refinement: list[str | None]
 
 
-def source_prediction(config: ConfigState, predictor: TracePredictor) -> SourcePrediction:
-    return _reference(config, config.first, predictor)
+def source_prediction(config: ConfigState, predictor: TracePredictor, simulator: str) -> SourcePrediction:
+    return _reference(config, config.first, predictor, simulator)
 
 
-def refined_source(config: ConfigState, predictor: TracePredictor) -> SourcePrediction:
+def refined_source(config: ConfigState, predictor: TracePredictor, simulator: str) -> SourcePrediction:
     """The same by the refining simulator: each simulator is corrected by what it says of the source itself."""
-    return _reference(config, config.refined, predictor)
+    return _reference(config, config.refined, predictor, simulator)
 
 
-def _reference(config: ConfigState, said: Results, predictor: TracePredictor) -> SourcePrediction:
+def runs_code(simulator: str) -> bool:
+    """Whether it runs a kernel's instructions, and not a model of its shapes."""
+    return simulator not in TASKS_PER_BATCH
+
+
+def _reference(config: ConfigState, said: Results, predictor: TracePredictor, simulator: str) -> SourcePrediction:
     task_ids = predictor.columns.task_ids
     family = result_columns(config.first, task_ids).family
-    return SourcePrediction(config.config.gpu, result_columns(said, task_ids).duration_ns, predictor.measured(family))
+    forward_ns = result_columns(said, task_ids).duration_ns
+    return SourcePrediction(config.config.gpu, forward_ns, predictor.measured(family), runs_code(simulator))
 
 
 class TracePredictor:
@@ -296,8 +304,8 @@ class TracePredictor:
             return results.duration_ns, results.sigma
         is_source = gpu.config_id == source.gpu.config_id
         families = sorted(set(results.family))
-        weights = {name: alpha(source.gpu, gpu, name) for name in families}
-        factors = {name: sigma_factor(source.gpu, gpu, name) for name in families}
+        weights = {name: alpha(source.gpu, gpu, name, runs_code=source.runs_code) for name in families}
+        factors = {name: sigma_factor(source.gpu, gpu, name, runs_code=source.runs_code) for name in families}
         family_alpha = np.array([1.0 if is_source else weights[name] for name in results.family])
         usable = (results.duration_ns >= 0) & (source.forward_ns > 0) & (source.measured_ns > 0)
         final = results.duration_ns.copy()

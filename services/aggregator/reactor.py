@@ -283,7 +283,9 @@ class Aggregator:
         source_config = _source_config(run, trace)
         if source_config is not None and not _is_complete(source_config, trace):
             return
-        source = source_prediction(source_config, predictor) if source_config is not None else None
+        source = (
+            source_prediction(source_config, predictor, run.request.simulator) if source_config is not None else None
+        )
         for config in run.configs.values():
             if not _is_complete(config, trace) or config.is_predicted:
                 continue
@@ -329,7 +331,9 @@ def _refined_answers(
     """Second answers of configs whose refined results are here, and the source's that correct them."""
     if source_config is not None and not source_config.has_refinements:
         return
-    reference = RefinedSource(refined_source(source_config, predictor) if source_config is not None else None)
+    assert run.request.refine is not None
+    by = run.request.refine.simulator
+    reference = RefinedSource(refined_source(source_config, predictor, by) if source_config is not None else None)
     for config in run.configs.values():
         if config.has_refinements and not _is_settled(config):
             yield from predictor.predict(run.request.run_id, config, source, reference)

@@ -15,7 +15,7 @@ from cascade_schemas.gpu import GpuSpec, UnknownGpu, figure_sources, load_gpu
 from cascade_schemas.task import KernelTask
 
 from services.aggregator.compose import Z90
-from services.aggregator.predict import SAME_KERNEL_SIGMA
+from services.aggregator.predict import SAME_KERNEL_SIGMA, runs_code
 from services.aggregator.queries import UnknownRun
 from services.aggregator.store import Store
 from services.kernels.correction import alpha, corrected, relation, sigma_factor
@@ -374,12 +374,13 @@ def _correction(row: Mapping[str, Any], gpu: GpuSpec, work: Work, source: Report
                 source="this is the GPU the trace was recorded on: its own measurement stands",
             )
         ]
-    share = alpha(stock, gpu, str(row["family"]))
+    share = alpha(stock, gpu, str(row["family"]), runs_code=runs_code(row["simulator"]))
     one = np.ones(1)
     factor = float(corrected(one, one * source["forward_ns"], one * source["measured_ns"], share)[0])
     if round(row["forward_ns"] * factor) != row["duration_ns"]:
         factor = row["duration_ns"] / row["forward_ns"]  # of a run that an earlier version answered
-    inputs.append(_given("alpha", share, "", f"{_RELATION[relation(stock, gpu)]}; fitted on pairs of GPUs"))
+    whence = "both ran the traced code" if runs_code(row["simulator"]) else "fitted on pairs of GPUs"
+    inputs.append(_given("alpha", share, "", f"{_RELATION[relation(stock, gpu)]}; {whence}"))
     formula = "(measured ÷ forward on the source) ^ alpha, within a factor of 2"
     return [
         _line(
@@ -422,8 +423,10 @@ def _interval(
                 _given("sigma of a measurement", SAME_KERNEL_SIGMA, "", "repeatability of one kernel on one GPU")
             )
         else:
-            left = sigma_factor(stock, gpu, str(work.family))
-            inputs.append(_given("left after the correction", left, "", "share of sigma, fitted on pairs of GPUs"))
+            runs = runs_code(row["simulator"])
+            left = sigma_factor(stock, gpu, str(work.family), runs_code=runs)
+            whence = "nobody measured what is left" if runs else "share of sigma, fitted on pairs of GPUs"
+            inputs.append(_given("left after the correction", left, "", whence))
     sigma = math.log(high / value) / Z90 if value and high else 0.0
     inputs.append(_given("sigma shown", sigma))
     formula = f"value · exp(∓{Z90:.4f} · sigma)"

@@ -80,7 +80,7 @@ class WhatIf:
             if not prepared.is_source_known and started.provenance == "measured" and started.source_gpu:
                 gpu = load_gpu(started.source_gpu)
                 config = RunConfig(config_id=gpu.config_id, label=gpu.gpu, gpu=gpu, is_requested=False)
-                prepared.source = source_prediction(self._simulated(prepared, config), prepared.predictor)
+                prepared.source = source_prediction(self._simulated(prepared, config), prepared.predictor, "analytic")
                 prepared.is_source_known = True
         return curves(prepared.predictor, prepared.work, configs, prepared.source, self._simulators["analytic"], axis)
 
@@ -93,14 +93,16 @@ class WhatIf:
             if not prepared.is_source_known:
                 source = next((config for config in request.configs if not config.is_requested), None)
                 if source is not None:
-                    prepared.source = source_prediction(self._simulated(prepared, source), prepared.predictor)
+                    prepared.source = source_prediction(
+                        self._simulated(prepared, source), prepared.predictor, "analytic"
+                    )
                     prepared.is_source_known = True
         asked = next(config for config in request.configs if config.is_requested)
         state = self._simulated(prepared, asked)
         reference = prepared.source
         if reference is None and asked.gpu.gpu == prepared.predictor.started.source_gpu:
             # The source itself is asked about: it is its own reference, as in a run.
-            reference = source_prediction(state, prepared.predictor)
+            reference = source_prediction(state, prepared.predictor, "analytic")
         return prepared, asked, state, reference
 
     def _prepare(self, trace_id: str) -> _Prepared:

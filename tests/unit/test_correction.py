@@ -36,6 +36,14 @@ def test_arrays_in_arrays_out():
     )
 
 
+def test_of_simulators_that_run_the_code_only_the_ratio_of_cycles_counts():
+    for source, target in ((H100, H200), (A100, L40S), (H100, resolve(H100, {"sm": 100}))):
+        assert alpha(source, target, Family.GEMM, runs_code=True) == 1
+        assert alpha(source, target, Family.GEMM) < 1
+        assert sigma_factor(source, target, Family.GEMM, runs_code=True) == 1
+    assert alpha(A100, H100, Family.GEMM, runs_code=True) == 0  # it would not run that code
+
+
 def test_how_two_gpus_are_related():
     assert relation(H100, H100) == "same"
     assert relation(H100, H200) == "same_die"
