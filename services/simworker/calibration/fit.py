@@ -379,25 +379,20 @@ def residuals_of(
     return np.log(predicted / sample.measured_us), predicted, sample.cold
 
 
-def sigmas_of(
-    constants: Constants,
-    residuals: Sequence[tuple[Floats, Floats, NDArray[np.bool_]]],
-    counts: Floats | None = None,
-) -> list[float]:
+def sigmas_of(constants: Constants, residuals: Sequence[tuple[Floats, Floats, NDArray[np.bool_]]]) -> list[float]:
     """Per bin of predicted time, so that four of five left-out rows lie between p10 and p90: serving rows count as much
-    as all rows together, where there are enough of them. `counts`: how often each row counts; once without.
+    as all rows together, where there are enough of them.
     """
     r, t, cold = (np.concatenate([part[i] for part in residuals]) if residuals else np.zeros(0) for i in range(3))
     edges = [0.0, *constants.sigma_bins_us, math.inf]
-    counts = np.ones(r.size) if counts is None else counts
-    overall = _spread(r, counts, 0.3)
+    overall = _spread(r, np.ones(r.size), 0.3)
     found = []
     for low, high in pairwise(edges):
         inside = (t >= low) & (t < high)
         serving = cold[inside].astype(bool)
-        weights = counts[inside]
+        weights = np.ones(serving.size)
         if serving.sum() >= _SERVING_MIN:
-            weights = weights * (1 + serving * serving.size / serving.sum())
+            weights += serving * serving.size / serving.sum()
         sigma = overall if serving.size < _BIN_MIN else _spread(r[inside], weights, overall)
         found.append(round(sigma, 3))
     return found

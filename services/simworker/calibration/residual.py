@@ -90,9 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     samples = [s for s in read_samples(options.data) if s.form in options.only]
     # Row-wise kernels are companions of the others: first.
     for form, variant in sorted({(s.form, s.variant) for s in samples}, key=lambda key: (key[0] != "rowwise", key)):
-        of_gpus = merged(s for s in samples if (s.form, s.variant) == (form, variant))
-        for sample in of_gpus:
-            learned = learn(constants, sample, shared(sample, [s for s in of_gpus if s.gpu != sample.gpu]))
+        for sample in merged(s for s in samples if (s.form, s.variant) == (form, variant)):
+            learned = learn(constants, sample)
             if learned is not None:
                 residual, score = learned
                 constants = _with(constants, (form, variant, sample.gpu), residual)
@@ -119,28 +118,8 @@ def _with(constants: Constants, key: tuple[str, str, str], residual: Learned) ->
     return replace(constants, residuals={**constants.residuals, key: residual})
 
 
-def shared(sample: Sample, others: Sequence[Sample]) -> Floats:
-    """Per row, how often it counts in intervals: for itself, and for each other GPU that measured that size.
-
-    Predictions are made from one GPU to another, of sizes that both run, and those are not spread as all sizes are:
-    of decode attention L40S has many in common with A100, and on these its kernels scatter more than on the others.
-    """
-    sizes = _sizes(sample)
-    count = np.ones(len(sizes))
-    for other in others:
-        theirs = set(_sizes(other.take(other.fitted)))
-        count += np.array([size in theirs for size in sizes])
-    return count
-
-
-def _sizes(sample: Sample) -> list[tuple[float, ...]]:
-    return list(zip(*np.round(coordinates(sample.form, sample.work), 4).tolist(), strict=True))
-
-
-def learn(constants: Constants, sample: Sample, counts: Floats | None = None) -> tuple[Learned, dict[str, Any]] | None:
-    """None where there are too few rows, no constants of that GPU's own, or no gain in cross-validation. `counts`: how
-    often a row counts in intervals.
-    """
+def learn(constants: Constants, sample: Sample) -> tuple[Learned, dict[str, Any]] | None:
+    """None where there are too few rows, no constants of that GPU's own, or no gain in cross-validation."""
     if sample.resolution_us >= _EAGER_RESOLUTION_US or sample.fitted.sum() < _ROWS_MIN:
         return None
     _, group = constants.group(sample.form, sample.variant, load_gpu(sample.gpu))
@@ -166,8 +145,7 @@ def learn(constants: Constants, sample: Sample, counts: Floats | None = None) ->
         "median_ape_before": round(_median_ape(before[counted]), 4),
         "median_ape": round(errors[how], 4),
     }
-    weights = (counts if counts is not None else np.ones(sample.fitted.size))[sample.fitted][tested]
-    sigmas = tuple(sigmas_of(constants, [(after[tested], times[tested], cold[tested])], weights))
+    sigmas = tuple(sigmas_of(constants, [(after[tested], times[tested], cold[tested])]))
     return replace(learned_from(constants, rows)[how], sigmas=sigmas), score
 
 
