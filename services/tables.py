@@ -17,6 +17,8 @@ _ASSUMPTIONS = {
     "profiled_steps_stand_for_all": "only some steps were profiled while tracing; they stand for all",
     "host_not_measured": "no unprofiled host baseline: a step is GPU time plus launch gaps; p10 is GPU time alone",
     "host_issue_assumed_in_p90": "p90 of a step is at least a Python host's launch rate for eager launches",
+    "experts_routed_evenly": "tokens are spread evenly over experts; say otherwise with --routing when importing",
+    "experts_routed_as_told": "tokens are spread over experts as told, by --routing or by the trace",
     "missing_ranks_assumed_equal": "ranks missing from the trace are assumed equal to those present",
 }
 _PROVENANCE = {

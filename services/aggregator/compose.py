@@ -22,6 +22,7 @@ Z90 = 1.2815515655446004  # standard normal quantile of 0.9
 
 HOST_NOT_MEASURED = "host_not_measured"
 HOST_ISSUE_ASSUMED = "host_issue_assumed_in_p90"
+ROUTED_EVENLY, ROUTED_AS_TOLD = "experts_routed_evenly", "experts_routed_as_told"
 MISSING_RANKS_EQUAL = "missing_ranks_assumed_equal"
 PROFILED_STEPS_STAND_FOR_ALL = "profiled_steps_stand_for_all"
 HOST_OF_SOURCE_MACHINE = "host_time_of_source_machine"

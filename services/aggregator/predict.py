@@ -179,7 +179,7 @@ class TracePredictor:
             config_id=config_id,
             refined=is_refined,
             rows=self._step_rows(times),
-            assumptions=self._assumptions(),
+            assumptions=self._assumptions(stood.results.family),
         )
         yield self._request(run_id, config_id, times).model_copy(update={"refined": is_refined})
         accuracy = self._accuracy(run_id, config, results, measured_ns, final_ns, source)
@@ -451,7 +451,7 @@ class TracePredictor:
                 found[f"{name}_error_ppm"] = round((estimate.value_ns - measured[request]) * 1e6 / measured[request])
         return found
 
-    def _assumptions(self) -> tuple[str, ...]:
+    def _assumptions(self, family: NDArray[np.object_]) -> tuple[str, ...]:
         found = []
         if not self._host.is_known.all() or not len(self._layout.row_step):
             found.append(compose.HOST_NOT_MEASURED)
@@ -463,6 +463,13 @@ class TracePredictor:
             found.append(compose.MISSING_RANKS_EQUAL)
         if any(not step.is_profiled for step in self.steps):
             found.append(compose.PROFILED_STEPS_STAND_FOR_ALL)
+        of_experts = family == Family.MOE_GEMM.value
+        told = {
+            bool(traced.task.tokens_per_expert)
+            for traced, is_of_experts in zip(self.trace.tasks.values(), of_experts, strict=True)
+            if is_of_experts
+        }
+        found += [compose.ROUTED_AS_TOLD if is_told else compose.ROUTED_EVENLY for is_told in sorted(told)]
         return tuple(found)
 
     def _infeasible(self, gpu: GpuSpec) -> str:

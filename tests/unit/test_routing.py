@@ -1,5 +1,7 @@
 """How tokens are spread over experts, where no trace tells it: what a user may say, and what comes of it."""
 
+import json
+
 import pytest
 from cascade_schemas.events import ArtifactRef
 from cascade_schemas.gpu import load_gpu
@@ -7,6 +9,7 @@ from cascade_schemas.model import load_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.cli import main
 from services.ingest.admission import BadRequest, upload
 from services.ingest.importers.synthesis import synthesized
 from services.ingest.routed import routed
@@ -105,6 +108,17 @@ def test_few_tokens_routed_unevenly_take_less_time():
         for how in (Routing(), SKEWED)
     )
     assert (uneven < 0.9 * even).all()
+
+
+@pytest.mark.parametrize(
+    ("routing", "assumed"), [("even", "experts_routed_evenly"), ("zipf:1", "experts_routed_as_told")]
+)
+def test_a_run_says_what_it_assumed_of_routing(routing, assumed, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CASCADE_HOME", str(tmp_path))
+    arguments = ["synth", "--model", "qwen3-30b-a3b", "--prompts", "16", "--output-tokens", "1", "--gpu", "h100_sxm"]
+    assert main([*arguments, "--routing", routing, "--json"]) == 0
+    (config,) = json.loads(capsys.readouterr().out)["configs"]
+    assert [name for name in config["assumptions"] if name.startswith("experts_")] == [assumed]
 
 
 def test_a_routing_is_part_of_what_a_trace_is_and_even_routing_changes_no_identity():

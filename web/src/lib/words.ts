@@ -25,6 +25,8 @@ const ASSUMPTIONS: Readonly<Record<string, string>> = {
   host_time_of_source_machine:
     'Host time was measured without a profiler on the machine that was traced, and is taken to be the same beside every GPU.',
   profiled_steps_stand_for_all: 'Only some steps were profiled while tracing; they stand for all.',
+  experts_routed_evenly: 'Tokens are spread evenly over experts; say otherwise when the trace is imported.',
+  experts_routed_as_told: 'Tokens are spread over experts as the importer of the trace, or the trace itself, says.',
   missing_ranks_assumed_equal: 'Ranks missing from the trace are assumed equal to those present.',
 }
 
