@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from services.simworker.calibration.accuracy import dropped_pairs, known, off_grid
+from services.simworker.calibration.accuracy import between_engines, dropped_pairs, known, off_grid
 from services.simworker.calibration.constants import shipped_constants
 from services.simworker.calibration.tables import read_samples
 
@@ -45,6 +45,16 @@ def test_both_ways_of_routing_are_scored_for_every_kind_of_expert_gemm(rows):
     n = {skewed: sum(r["n"] for r in rows if r["form"] == "moe" and r["variant"].endswith("skewed") is skewed)
          for skewed in (True, False)}  # fmt: skip
     assert 0.8 < n[True] / n[False] < 1.25
+
+
+def test_what_misses_its_aim_is_nearer_than_two_engines_are_to_each_other(rows, shared):
+    """Block FP8 on B200: sizes that SGLang and TensorRT-LLM measured alike."""
+    (floor,) = [
+        row for row in between_engines(shared / "data") if (row["variant"], row["gpu"]) == ("fp8_block", "b200_sxm")
+    ]
+    (ours,) = [r for r in rows if (r["form"], r["variant"], r["gpu"]) == ("gemm", "fp8_block", "b200_sxm")]
+    assert floor["n"] > 100
+    assert 0.06 < ours["median"] < 0.5 * floor["beyond_a_factor"] < 0.5 * floor["apart"]
 
 
 def test_tables_help_on_rows_they_have_not_seen(rows):
