@@ -41,6 +41,7 @@ SEAMS = {
     "vllm": {"profiler_sdk/cascade_profiler/vllm.py", "services/simworker/calibration/sweep.py"},
     "rich": {"services/cli.py", "services/start.py", "services/tables.py"},
     "scipy": {
+        "services/simworker/calibration/followable.py",
         "services/simworker/calibration/fit.py",
         "services/simworker/calibration/residual.py",
         "services/simworker/calibration/measure.py",
