@@ -156,33 +156,21 @@ _WARP = struct.Struct("<IIQ")
 
 
 def _open_tracez(path: Path, name: str) -> Opened:
-    stream = _seekable(path, name)
-    try:
-        header, line_count, begin = _tracez_header(stream, name)
-        return header, line_count, _tracez_blocks(stream, begin, name, None)
-    except BaseException:
-        stream.close()
-        raise
+    header, line_count, begin = _tracez_start(path, name)
+    return header, line_count, _tracez_blocks(path, begin, name, None)
 
 
 def _open_tracez_part(path: Path, name: str, wanted_of: WantedOf) -> Opened | None:
-    stream = _seekable(path, name)
-    try:
-        header, line_count, begin = _tracez_header(stream, name)
-        wanted = wanted_of(header)
-        if wanted is None:
-            stream.close()
-            return None
-        return header, line_count, _tracez_blocks(stream, begin, name, wanted)
-    except BaseException:
-        stream.close()
-        raise
+    header, line_count, begin = _tracez_start(path, name)
+    wanted = wanted_of(header)
+    return None if wanted is None else (header, line_count, _tracez_blocks(path, begin, name, wanted))
 
 
-def _seekable(path: Path, name: str) -> BinaryIO:
+def _tracez_start(path: Path, name: str) -> tuple[KernelHeader, int, int]:
     if not path.is_file():
         raise BadTrace(f"{name}: a .tracez needs seeks, which only a file allows")
-    return path.open("rb")
+    with path.open("rb") as stream:
+        return _tracez_header(stream, name)
 
 
 def _tracez_header(stream: BinaryIO, name: str) -> tuple[KernelHeader, int, int]:
@@ -195,9 +183,11 @@ def _tracez_header(stream: BinaryIO, name: str) -> tuple[KernelHeader, int, int]
     return header, line_count, end + 1
 
 
-def _tracez_blocks(stream: BinaryIO, at: int, name: str, wanted: Sequence[bool] | None) -> Iterator[bytes]:
+def _tracez_blocks(path: Path, at: int, name: str, wanted: Sequence[bool] | None) -> Iterator[bytes]:
     """The wanted thread blocks' lines, as the text format has them. The index says where each warp lies."""
-    with stream:
+    block = bytearray()
+    # Two handles: the index is read on from where it was, however far apart the warps are that it names.
+    with path.open("rb") as stream, path.open("rb", buffering=BLOCK_BYTES) as index:
         try:
             stream.seek(at)
             dictionary_bytes, _ = _COUNT.unpack(stream.read(8))
@@ -206,34 +196,37 @@ def _tracez_blocks(stream: BinaryIO, at: int, name: str, wanted: Sequence[bool] 
                 dict_data=zstandard.ZstdCompressionDict(dictionary) if dictionary else None,
                 max_window_size=1 << 27,
             )
-            file_bytes = stream.seek(0, 2)
-            stream.seek(file_bytes - 8)
-            (index_at,) = struct.unpack("<Q", stream.read(8))
+            file_bytes = index.seek(0, 2)
+            index.seek(file_bytes - 8)
+            (index_at,) = struct.unpack("<Q", index.read(8))
             if index_at > file_bytes - 12:
                 raise BadTrace(f"{name}: its index is said to be at byte {index_at} of {file_bytes}; the file was cut")
-            stream.seek(index_at)
-            (cta_count,) = struct.unpack("<I", stream.read(4))
+            index.seek(index_at)
+            (cta_count,) = struct.unpack("<I", index.read(4))
             for number in range(cta_count):
-                x, y, z, cx, cy, cz, ax, ay, az, rank, warp_count = _CTA.unpack(stream.read(_CTA.size))
+                x, y, z, cx, cy, cz, ax, ay, az, rank, warp_count = _CTA.unpack(index.read(_CTA.size))
                 warps = []
                 for _ in range(warp_count):
-                    count, parts, offset = _WARP.unpack(stream.read(_WARP.size))
-                    stream.seek(4 * parts, 1)
+                    count, parts, offset = _WARP.unpack(index.read(_WARP.size))
+                    index.seek(4 * parts, 1)
                     warps.append((count, parts, offset))
                 if wanted is not None and not (number < len(wanted) and wanted[number]):
                     continue
-                resume = stream.tell()
-                yield (
+                block += (
                     f"#BEGIN_TB\nthread block = {x},{y},{z}\ncluster id = {cx},{cy},{cz}\n"
                     f"cluster cta = {ax},{ay},{az}\ncluster rank = {rank}\n"
                 ).encode()
                 for warp, (count, parts, offset) in enumerate(warps):
-                    yield b"warp = %d\ninsts = %d\n" % (warp, count)
+                    block += b"warp = %d\ninsts = %d\n" % (warp, count)
                     stream.seek(offset + 8)
                     for _ in range(parts):
                         (size,) = struct.unpack("<I", stream.read(4))
-                        yield unpack.decompress(stream.read(size), max_output_size=1 << 28) + b"\n"
-                yield b"#END_TB\n"
-                stream.seek(resume)
+                        block += unpack.decompress(stream.read(size), max_output_size=1 << 28) + b"\n"
+                        if len(block) >= BLOCK_BYTES:
+                            yield bytes(block)
+                            block.clear()
+                block += b"#END_TB\n"
+            if block:
+                yield bytes(block)
         except (struct.error, zstandard.ZstdError) as error:
             raise BadTrace(f"{name}: its container is broken or cut ({error})") from error
