@@ -642,6 +642,7 @@ class SqlSchema(BaseModel):
 class ErrorTable(BaseModel):
     columns: list[str]
     rows: list[list[str | float | None]]
+    missed: list[list[int]]  # [row, column] of what misses its aim
 
 
 class ErrorSection(BaseModel):

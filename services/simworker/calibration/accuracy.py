@@ -335,7 +335,7 @@ def page(
 def _against_goals(own: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Medians beside what is aimed at; over several kinds of kernels the median is weighted by rows."""
     yield from ("## What is aimed at", "", (
-        "Serving rows; in docs/accuracy.md what misses its aim is bold. Expert GEMMs of A100 were measured in SGLang, "
+        "Serving rows; what misses its aim is bold. Expert GEMMs of A100 were measured in SGLang, "
         "whose aim is 10. *Skewed*: tokens routed by a power law, experts of a rank hit and loaded as it says."
     ), "")  # fmt: skip
     yield "| kernels | aim | " + " | ".join(_AIMED_AT[:-1]) + " | aim | l40s |"

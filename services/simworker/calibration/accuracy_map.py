@@ -13,7 +13,9 @@ class NoErrorMap(LookupError):
 
 
 def accuracy_map(path: Path = SHIPPED) -> dict[str, Any]:
-    """What it is about, and per section its text and its tables; numbers as numbers. Raises NoErrorMap."""
+    """What it is about, and per section its text and its tables; numbers as numbers, and the places of those that miss
+    their aim as [row, column]. Raises NoErrorMap.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError as error:
@@ -25,9 +27,10 @@ def accuracy_map(path: Path = SHIPPED) -> dict[str, Any]:
         if line.startswith("|"):
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             if table is None:
-                table = {"columns": cells, "rows": []}
+                table = {"columns": cells, "rows": [], "missed": []}
                 sections[-1]["tables"].append(table)
             elif not all(set(cell) <= set("-:") for cell in cells):
+                table["missed"] += [[len(table["rows"]), at] for at, cell in enumerate(cells) if cell.startswith("**")]
                 table["rows"].append([_value(cell) for cell in cells])
             continue
         table = None
@@ -43,7 +46,7 @@ def accuracy_map(path: Path = SHIPPED) -> dict[str, Any]:
 
 
 def _value(cell: str) -> str | float | None:
-    cell = cell.removeprefix("**").removesuffix("**")  # what misses its aim
+    cell = cell.removeprefix("**").removesuffix("**")
     if cell in {"", "-", "–"}:
         return None
     try:

@@ -166,7 +166,12 @@ export interface ErrorMap {
   readonly sections: readonly {
     readonly title: string
     readonly text: string
-    readonly tables: readonly { readonly columns: readonly string[]; readonly rows: readonly (readonly (string | number | null)[])[] }[]
+    readonly tables: readonly {
+      readonly columns: readonly string[]
+      readonly rows: readonly (readonly (string | number | null)[])[]
+      /** [row, column] of what misses its aim. */
+      readonly missed: readonly (readonly [number, number])[]
+    }[]
   }[]
 }
 

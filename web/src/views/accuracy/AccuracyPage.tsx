@@ -84,11 +84,12 @@ function ErrorTable({ label, table, filter }: { readonly label: string; readonly
 function columnOf(table: Table, name: string, index: number): Column<Row> {
   const isNumber = table.rows.some((row) => typeof row[index] === 'number')
   const isError = ERRORS.has(name)
+  const missed = new Set(table.missed.flatMap(([row, column]) => (column === index ? [table.rows[row]] : [])))
   return {
-    id: name,
+    id: `${index} ${name}`,
     title: name,
     ...(isError || name === 'covered' ? { unit: '%' } : {}),
-    width: isNumber ? 96 : 168,
+    width: isNumber ? (name.length > 10 ? 136 : 96) : 168,
     grows: !isNumber,
     isNumber,
     isSticky: index === 0,
@@ -97,9 +98,18 @@ function columnOf(table: Table, name: string, index: number): Column<Row> {
       const cell = row[index] ?? null
       if (cell === null) return MISSING
       if (typeof cell === 'string') return cell
+      if (missed.has(row)) return <Missed value={cell} />
       return isError ? <Heat value={cell} /> : name === 'n' ? count(cell) : cell.toFixed(1)
     },
   }
+}
+
+function Missed({ value }: { readonly value: number }) {
+  return (
+    <strong className={styles.missed} title="misses its aim">
+      {value.toFixed(1)}
+    </strong>
+  )
 }
 
 /** The larger, the more orange: 10 % half, 30 % full. The number stands beside it in any case. */
