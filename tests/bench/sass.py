@@ -59,7 +59,7 @@ def run() -> None:
     _alone(data)
     kept = ROOT / "build" / "sass"
     recorded = json.loads((data / "results.json").read_text())["results"]
-    ours = theirs = 0.0
+    ours = theirs = long_instructions = all_ours = all_instructions = 0.0
     for name, configs in recorded.items():
         folder = data / "traces" / FOLDERS.get(name, name)
         for config, was in configs.items():
@@ -71,10 +71,17 @@ def run() -> None:
                 f"{name:17}{config:20}{report['cpu_seconds'] * 1e3:8.1f} ms"
                 f"{was['cpu_seconds'] / report['cpu_seconds']:8.0f}x{rate:7.2f} M warp instructions/s, reading included"
             )
+            all_ours += report["cpu_seconds"]
+            all_instructions += was["total_warp_insts"]
             if was["cpu_seconds"] >= 5:
                 ours += report["cpu_seconds"]
+                long_instructions += was["total_warp_insts"]
                 theirs += was["cpu_seconds"]
-    print(f"runs of 5 CPU s or more: {theirs:.0f} s by Accel-Sim, {ours:.2f} s here: {theirs / ours:.0f}x")
+    print(
+        f"runs of 5 CPU s or more: {theirs:.0f} s by Accel-Sim, {ours:.2f} s here: {theirs / ours:.0f}x,"
+        f" {long_instructions / ours / 1e6:.2f} M warp instructions/s; all {all_instructions / 1e6:.1f} M of all runs:"
+        f" {all_instructions / all_ours / 1e6:.2f} M/s"
+    )
 
 
 def _alone(data: Path) -> None:
