@@ -5,6 +5,7 @@ anything else, and the imports of the other commands would take longer than its 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -80,6 +81,7 @@ def sass(arguments: argparse.Namespace, settings: Settings) -> int:
     from services.simworker.simulators.accelsim.command import side_by_side  # noqa: PLC0415
     from services.simworker.simulators.sass.command import BadInput, simulate_folder  # noqa: PLC0415
 
+    gc.freeze()  # to look through the compiler's modules for garbage takes longer than many a kernel
     try:
         reports = []
         if arguments.simulator != "accelsim":
