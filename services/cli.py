@@ -567,6 +567,11 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
         raise BadInput(f"process {other.pid} serves {settings.home} already, at {other.url}")
     embedded = _open_replica(settings, arguments.kafka) if arguments.kafka else open_embedded(settings)
     engine = None
+
+    def must_end() -> bool:
+        """A copy of a cluster's log is made again by a new process; what one machine has is better shown than gone."""
+        return bool(arguments.kafka and embedded.failure)
+
     try:
         # A server that was killed left its token behind: pages that were open go on with it.
         token = settings.token or left_token(settings.home) or secrets.token_urlsafe(32)
@@ -597,12 +602,11 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
             print(f"serving {settings.home} until interrupted\n")
             print(f"{url}/?token={token}\n.venv/bin/cascade import YOUR_TRACE", flush=True)
 
-        # A copy of a cluster's log is made again by a new process; what one machine has is better looked at than gone.
-        serving.serve(app, listener, ready, lambda: bool(arguments.kafka and embedded.failure))
+        serving.serve(app, listener, ready, must_end)
     except serving.CannotBind as error:
         raise BadInput(str(error)) from error
     finally:
-        has_failed = bool(arguments.kafka and embedded.failure)
+        has_failed = must_end()
         (settings.home / "server.json").unlink(missing_ok=True)
         with serving.closing_in_time():
             (engine or embedded).close()

@@ -135,7 +135,7 @@ def capture_batch(graphs: Sequence[Sequence[LaunchFacts]]) -> pa.RecordBatch:
     columns = {
         "graph": pa.array(number, type=pa.int32()),
     }
-    columns |= _fact_columns(CAPTURED_LAUNCHES, LaunchFacts._fields, list(places), indices)
+    columns |= _fact_columns(CAPTURED_LAUNCHES, LaunchFacts._fields[1:], list(places), indices)  # all but the name
     columns["name"] = _coded([fact.name or None for fact in places], indices)
     return pa.RecordBatch.from_arrays([columns[one.name] for one in CAPTURED_LAUNCHES], schema=CAPTURED_LAUNCHES)
 

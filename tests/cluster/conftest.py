@@ -1,6 +1,7 @@
 """A real Kafka broker for the session, and services as real processes on it."""
 
 import asyncio
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -112,6 +113,16 @@ class Cluster:
                 process.wait(30)
         self.processes.clear()
 
+    @contextlib.contextmanager
+    def working(self):
+        """With one of each service that a run needs."""
+        try:
+            for service in ("ingest", "simworker", "aggregator"):
+                self.start(service)
+            yield self
+        finally:
+            self.stop()
+
     def publish(self, *events):
         async def send():
             publisher = Publisher(self.broker)
@@ -153,11 +164,8 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(broker, tmp_path_factory):
-    cluster = Cluster(broker, tmp_path_factory.mktemp("cluster"))
-    for service in ("ingest", "simworker", "aggregator"):
-        cluster.start(service)
-    yield cluster
-    cluster.stop()
+    with Cluster(broker, tmp_path_factory.mktemp("cluster")).working() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

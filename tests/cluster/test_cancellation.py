@@ -23,10 +23,8 @@ CTAS = 40_000  # 2.4 M warp instructions, whose text alone takes many times the 
 def cluster(broker, tmp_path_factory, compiled):
     cluster = Cluster(broker, tmp_path_factory.mktemp("withdrawn"))
     (cluster.home / "numba").symlink_to(compiled)
-    for service in ("ingest", "simworker", "aggregator"):
-        cluster.start(service)
-    yield cluster
-    cluster.stop()
+    with cluster.working():
+        yield cluster
 
 
 @pytest.fixture(scope="module")

@@ -109,17 +109,12 @@ def test_a_run_goes_through_a_broker_that_asks_who_comes(
     embedded_hash,  # noqa: F811
     tmp_path,
 ):
-    cluster = Cluster(guarded, tmp_path, let_in_by(mechanism, certificates))
-    try:
-        for service in ("ingest", "simworker", "aggregator"):
-            cluster.start(service)
+    with Cluster(guarded, tmp_path, let_in_by(mechanism, certificates)).working() as cluster:
         upload = cluster.upload(trace_file)
         wait_for_topics(cluster)
         cluster.publish(upload, run_request(f"by-{mechanism}", upload))
         assert cluster.end_of(f"by-{mechanism}").state_hash == embedded_hash
         assert all(PASSWORD not in log.read_text() for log in tmp_path.glob("*.log"))
-    finally:
-        cluster.stop()
 
 
 def wait_for_topics(cluster):

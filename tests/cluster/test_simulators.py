@@ -80,10 +80,8 @@ def cluster(broker, tmp_path_factory, accelsim, compiled):
     environ = {"CASCADE_ACCELSIM": str(accelsim.binary), "CASCADE_ACCELSIM_CONFIGS": str(accelsim.configs)}
     cluster = Cluster(broker, tmp_path_factory.mktemp("simulators"), environ)
     (cluster.home / "numba").symlink_to(compiled)
-    for service in ("ingest", "simworker", "aggregator"):
-        cluster.start(service)
-    yield cluster
-    cluster.stop()
+    with cluster.working():
+        yield cluster
 
 
 @pytest.fixture(scope="module")
