@@ -51,14 +51,15 @@ from services.simworker.simulators.sass.state import (
     BUS,
     CLUSTER_LIMIT,
     DEPTH,
-    DIRTY_BITS,
     GROUPS,
+    HASH_TABLES,
     L1,
     L1_WAY,
     L2,
     MEMORY_PIPE,
     NEVER,
     PIPE_COUNT,
+    SET_SIZE,
     SLICES,
     UNIT,
     UNIT_SHIFT,
@@ -203,34 +204,38 @@ FILL_LIMIT: Final = FILL_MASK >> 1  # leaves room for one request's cost
 
 
 @merged
-def _locate(n: Numbers, sector: int, where: NDArray[np.int64], at: int) -> None:
-    """Writes to where[at:] where the line of a sector lives beyond L1; done once per line, since it takes divisions."""
+def _locate(n: Numbers, fixed: Fixed, sector: int, where: NDArray[np.int64], at: int) -> None:
+    """Writes to where[at:] where the line of a sector lives beyond L1."""
     rest = sector >> 3  # 256 B, the stride of channels
-    above = rest // n.channels
-    channel = rest - above * n.channels
+    if rest != where[KNOWN]:
+        # Once for both lines, since it takes divisions.
+        where[KNOWN] = rest
+        above = rest // n.channels
+        where[KNOWN_ABOVE] = above
+        index = (rest - above * n.channels) * n.slices_per_channel
+        if n.slices_per_channel > 1 and n.slice_bit >= 8:
+            index += (above >> (n.slice_bit - 8)) & (n.slices_per_channel - 1)
+        where[KNOWN_INDEX] = index
+        moved = signed(0)
+        if n.hash_bits > 0:
+            high = rest >> n.hash_bits
+            for part in range(HASH_TABLES):
+                moved ^= signed(fixed.hashes[part, (high >> (8 * part)) & 255])
+        where[KNOWN_HASH] = moved
+        where[KNOWN_ROW] = ((above << 3) >> (n.row_bit - 5)) + 1
+    above = where[KNOWN_ABOVE]
+    index = where[KNOWN_INDEX]
+    half = (sector >> 2) & 1
     # The address without the channel's digits, in which bits of banks and rows are counted.
     within = (above << 3) | (sector & 7)
     if n.slices_per_channel == 1:
-        part = signed(0)
-        line = above * 2 + ((sector >> 2) & 1)
+        line = above * 2 + half
     elif n.slice_bit < 8:
-        part = (sector >> (n.slice_bit - 5)) & (n.slices_per_channel - 1)
+        index += (sector >> (n.slice_bit - 5)) & (n.slices_per_channel - 1)
         line = above
     else:
-        part = (above >> (n.slice_bit - 8)) & (n.slices_per_channel - 1)
-        line = (above >> 1) * 2 + ((sector >> 2) & 1)
-    index = channel * n.slices_per_channel + part
-    if n.hash_bits > 0:
-        # The address bits above, as a polynomial modulo a primitive one, spread strides over all slices (Rau 1991).
-        bits = n.hash_bits
-        polynomial = 0b100101 if bits == 5 else 0b1000011 if bits == 6 else 0b10011 if bits == 4 else (1 << bits) | 3
-        high = sector >> (3 + bits)
-        remainder = 0
-        for bit in range(30, -1, -1):
-            remainder = (remainder << 1) | ((high >> bit) & 1)
-            if remainder >> bits:
-                remainder ^= polynomial
-        index ^= remainder
+        line = (above >> 1) * 2 + half
+    index ^= where[KNOWN_HASH]
     bank = 0
     weight = 1
     bits = n.bank_bits
@@ -239,20 +244,53 @@ def _locate(n: Numbers, sector: int, where: NDArray[np.int64], at: int) -> None:
         bits >>= 6
         weight <<= 1
     where[at + SLICE] = index
-    where[at + SET] = (line ^ (line // n.l2_sets)) % n.l2_sets
+    if n.l2_sets & (n.l2_sets - 1):
+        where[at + SET] = (line ^ (line // n.l2_sets)) % n.l2_sets
+    else:
+        where[at + SET] = (line ^ (line >> n.l2_set_bits)) & (n.l2_sets - 1)
     where[at + CHANNEL] = index // n.slices_per_channel
     where[at + BANK] = bank
-    where[at + ROW] = (within >> (n.row_bit - 5)) + 1
+    where[at + ROW] = where[KNOWN_ROW]
 
 
-# Of a way in L2.
-TAG: Final = 0
-USED: Final = 1
-L2_WAY: Final = 2
+# Of a way in L2, a place each.
+TAG: Final = 0  # the line's lower bits
+USED: Final = 1  # when last
+FILL: Final = 2  # when the data of the sectors that came last is there
+STATE: Final = 3  # 0: nothing was ever here; else four bits each, a sector each, and the line's upper bits
+L2_WAY: Final = 4
+DIRTY: Final = 0
+VALID: Final = 4
+NEWEST: Final = 8  # sectors that FILL is the time of; others were there before
+PRESENT: Final = 1 << 12
+UPPER: Final = 13
+UPPER_MASK: Final = (1 << 18) - 1
+TAG_BITS: Final = 31
+TAG_MASK: Final = (1 << TAG_BITS) - 1
 
 # Of a way in L1, beside TAG.
-CHAIN: Final = 1  # the next way of its bucket, + 1
+CHAIN: Final = 1  # the next way of its bucket, + 1, and the line's upper bits
+BEFORE: Final = 2  # the way of its set that was used before it, + 1
+AFTER: Final = 3
 FILLS: Final = 4  # when each sector's data is there
+CHAIN_BITS: Final = 21
+CHAIN_MASK: Final = (1 << CHAIN_BITS) - 1
+
+# Of a set in L1.
+OLDEST: Final = 0  # the ends of its order of use, + 1
+LATEST: Final = 1
+OCCUPIED: Final = 2  # ways in use
+
+# Of an SM's load-store unit.
+NEXT_ENTRY: Final = 0
+PORT_FREE: Final = 1  # from L1 to the crossbar's input
+CROSSBAR_FREE: Final = 2  # from there to a slice
+STALLED_UNTIL: Final = 3
+
+# Of a slice: places in its rings.
+NEXT_ACCEPTED: Final = 0
+NEXT_MISSED: Final = 1
+NEXT_MSHR: Final = 2
 
 # Of a line in `where`.
 SLICE: Final = 0
@@ -267,6 +305,13 @@ WHERE_SIZE: Final = 8
 
 LINES_AT_ONCE: Final = 32
 HOME: Final = LINES_AT_ONCE * WHERE_SIZE  # of the line that leaves L2: the last one in `where`
+# Of the 256 B that were asked about last: where they are, so that a line's other half need not be worked out.
+KNOWN: Final = HOME + WHERE_SIZE
+KNOWN_ABOVE: Final = KNOWN + 1
+KNOWN_INDEX: Final = KNOWN + 2
+KNOWN_ROW: Final = KNOWN + 3
+KNOWN_HASH: Final = KNOWN + 4
+WHERE_TOTAL: Final = KNOWN + 5
 
 
 @merged
@@ -299,21 +344,42 @@ def _dram(
 @merged
 def _count(parts: int) -> int:
     """Sectors in a mask of four."""
-    return (parts & 1) + ((parts >> 1) & 1) + ((parts >> 2) & 1) + ((parts >> 3) & 1)
+    return (SECTORS_IN >> (4 * parts)) & 7
+
+
+SECTORS_IN: Final = 0x4332322132212110  # four bits for each mask
 
 
 @merged
-def _held(ring: NDArray[np.int64], row: int, size: int, place: int, count: int, time: int) -> int:
-    """When so many places of a ring are free, from `time` on."""
+def _held(ring: NDArray[np.int32], row: int, size: int, place: int, count: int, time: int) -> int:
+    """When so many places of a ring are free, at most four, from `time` on."""
+    if place + count <= size:
+        time = max(time, signed(ring[row, place]))
+        if count > 1:
+            time = max(time, signed(ring[row, place + 1]))
+            if count > 2:
+                time = max(time, signed(ring[row, place + 2]))
+                if count > 3:
+                    time = max(time, signed(ring[row, place + 3]))
+        return signed(time)
     for _ in range(count):
-        time = max(time, ring[row, place])
+        time = max(time, signed(ring[row, place]))
         place = place + 1 if place + 1 < size else 0
     return signed(time)
 
 
 @merged
-def _hold(ring: NDArray[np.int64], row: int, size: int, place: int, count: int, until: int) -> int:
+def _hold(ring: NDArray[np.int32], row: int, size: int, place: int, count: int, until: int) -> int:
     """Takes so many places of a ring until then; the next place."""
+    if place + count < size:
+        ring[row, place] = until
+        if count > 1:
+            ring[row, place + 1] = until
+            if count > 2:
+                ring[row, place + 2] = until
+                if count > 3:
+                    ring[row, place + 3] = until
+        return place + count
     for _ in range(count):
         ring[row, place] = until
         place = place + 1 if place + 1 < size else 0
@@ -321,14 +387,9 @@ def _hold(ring: NDArray[np.int64], row: int, size: int, place: int, count: int, 
 
 
 @merged
-def _way_at(n: Numbers, set_index: int, way: int) -> int:
-    """Where a way of a set is in its slice's row of `L2.ways`."""
-    return ((way // WAYS_TOGETHER) * n.l2_sets + set_index) * (WAYS_TOGETHER * L2_WAY) + (way % WAYS_TOGETHER) * L2_WAY
-
-
-@merged
 def _l2(
     n: Numbers,
+    fixed: Fixed,
     l2: L2,
     calendars: Calendars,
     told: NDArray[np.int64],
@@ -345,90 +406,85 @@ def _l2(
     channel = where[at + CHANNEL]
     count = _count(parts)
     # The crossbar gives a slice one request a cycle, and none while the queue before the slice is full.
-    place = l2.next_accepted[index]
+    place = l2.places[index, NEXT_ACCEPTED]
     time = max(time, _held(l2.accepted, index, n.slice_queue, place, count, signed(0)) - n.request_latency)
     own = SLICES + index - channel * n.slices_per_channel
     crossed = _take(calendars.channels, channel, own, n.calendar_width, time, count * n.slice_cost)
-    miss_place = l2.next_missed[index]
+    miss_place = l2.places[index, NEXT_MISSED]
     time = crossed + n.request_latency + (((count - 1) * n.slice_cost) >> UNIT_SHIFT)
-    time = max(time, l2.missed[index, miss_place])
-    l2.next_accepted[index] = _hold(l2.accepted, index, n.slice_queue, place, count, time)
-    tag = line + 1
+    time = max(time, signed(l2.missed[index, miss_place]))
+    l2.places[index, NEXT_ACCEPTED] = _hold(l2.accepted, index, n.slice_queue, place, count, time)
+    low = line & TAG_MASK
+    high = (line >> TAG_BITS) & UPPER_MASK
     ways = l2.ways
-    set_index = where[at + SET]
-    way = signed(-1)
-    victim = signed(0)
+    # Ways that come into use together lie together; the next ones of the set are a row of sets further.
+    spot = where[at + SET] * (WAYS_TOGETHER * L2_WAY)
+    victim = spot
     oldest = NEVER
-    held = signed(0)
+    state = signed(0)
+    is_new = True
     for candidate in range(n.l2_ways):
-        spot = _way_at(n, set_index, candidate)
-        held = ways[index, spot + TAG]
-        if held >> DIRTY_BITS == tag:
-            way = candidate
+        state = signed(ways[index, spot + STATE])
+        if state == 0:
+            victim = spot  # and none behind it was ever used
             break
-        if held == 0:
-            victim = candidate  # and none behind it was ever used
+        if signed(ways[index, spot + TAG]) == low and state >> UPPER == high:
+            is_new = False
             break
-        if ways[index, spot + USED] < oldest:
-            oldest = ways[index, spot + USED]
-            victim = candidate
-    fills = l2.fills
-    is_new = way < 0
+        if signed(ways[index, spot + USED]) < oldest:
+            oldest = signed(ways[index, spot + USED])
+            victim = spot
+        spot += L2_WAY
+        if candidate & (WAYS_TOGETHER - 1) == WAYS_TOGETHER - 1:
+            spot += (n.l2_sets - 1) * (WAYS_TOGETHER * L2_WAY)
     if is_new:
-        way = victim
-    spot = _way_at(n, set_index, way)
-    filled_at = (way * n.l2_sets + set_index) * 4
-    if is_new:
-        held = ways[index, spot + TAG]
-        stale = held & ((1 << DIRTY_BITS) - 1)
+        spot = victim
+        state = signed(ways[index, spot + STATE])
+        stale = state & 15
         if stale != 0:
-            _locate(n, ((held >> DIRTY_BITS) - 1) << 2, where, HOME)
+            old = ((state >> UPPER) << TAG_BITS) | signed(ways[index, spot + TAG])
+            _locate(n, fixed, old << 2, where, HOME)
             told[DRAM_WRITES] += _count(stale)
             _dram(n, l2, calendars, told, where, HOME, time, _count(stale))
         told[L2_LINES] += 1
-        ways[index, spot + TAG] = tag << DIRTY_BITS
-        if held != 0:
-            for part in range(filled_at, filled_at + 4):
-                fills[index, part] = 0
+        ways[index, spot + TAG] = low
+        state = (high << UPPER) | PRESENT
+        ways[index, spot + FILL] = 0
     ways[index, spot + USED] = time
+    valid = (state >> VALID) & 15
     if is_write:
         # A written sector is not fetched first, and one written in part is not yet to be read.
         told[L2_WRITES] += count
-        ways[index, spot + TAG] |= parts
-        for part in range(4):
-            if (parts >> part) & 1:
-                if fills[index, filled_at + part] != 0:
-                    told[L2_WRITE_HITS] += 1
-                elif not is_partial:
-                    fills[index, filled_at + part] = time
+        told[L2_WRITE_HITS] += _count(valid & parts)
+        ways[index, spot + STATE] = state | parts | (0 if is_partial else parts << VALID)
         return time, crossed
     told[L2_READS] += count
+    missing = parts & ~valid
+    fill = signed(ways[index, spot + FILL])
     ready = time
-    missing = 0
-    for part in range(4):
-        if (parts >> part) & 1:
-            fill = fills[index, filled_at + part]
-            if fill != 0:
-                told[L2_READ_HITS] += 1
-                ready = max(ready, fill)
-            else:
-                missing |= 1 << part
-    if missing != 0:
-        count = _count(missing)
-        told[DRAM_READS] += count
-        entry = l2.next_mshr[index]
-        credit = l2.next_returned[channel]
-        time = _held(l2.mshrs, index, n.l2_mshrs, entry, count, time)
-        time = _held(l2.returned, channel, n.dram_credits, credit, count, time)
-        l2.next_missed[index] = _hold(l2.missed, index, n.l2_miss_queue, miss_place, count, time)
-        filled = _dram(n, l2, calendars, told, where, at, time, count)
-        l2.next_mshr[index] = _hold(l2.mshrs, index, n.l2_mshrs, entry, count, filled)
-        l2.next_returned[channel] = _hold(l2.returned, channel, n.dram_credits, credit, count, filled)
-        for part in range(4):
-            if (missing >> part) & 1:
-                fills[index, filled_at + part] = filled
-        ready = max(ready, filled)
-    return signed(ready), crossed
+    if (state >> NEWEST) & parts:
+        ready = max(ready, fill)
+    if missing == 0:
+        told[L2_READ_HITS] += count
+        return signed(ready), crossed
+    told[L2_READ_HITS] += _count(valid & parts)
+    count = _count(missing)
+    told[DRAM_READS] += count
+    entry = l2.places[index, NEXT_MSHR]
+    credit = l2.next_returned[channel]
+    asked = time
+    time = _held(l2.mshrs, index, n.l2_mshrs, entry, count, time)
+    time = _held(l2.returned, channel, n.dram_credits, credit, count, time)
+    l2.places[index, NEXT_MISSED] = _hold(l2.missed, index, n.l2_miss_queue, miss_place, count, time)
+    filled = _dram(n, l2, calendars, told, where, at, time, count)
+    l2.places[index, NEXT_MSHR] = _hold(l2.mshrs, index, n.l2_mshrs, entry, count, filled)
+    l2.next_returned[channel] = _hold(l2.returned, channel, n.dram_credits, credit, count, filled)
+    state |= missing << VALID
+    if fill <= asked:
+        state &= ~(15 << NEWEST)
+    ways[index, spot + STATE] = state | (missing << NEWEST)
+    ways[index, spot + FILL] = max(fill, filled) if fill > asked else filled
+    return signed(max(ready, filled)), crossed
 
 
 @merged
@@ -437,49 +493,87 @@ def _bucket(n: Numbers, line: int) -> int:
 
 
 @merged
-def _l1_way(n: Numbers, l1: L1, sm: int, line: int, time: int) -> int:
-    """Where in its SM's ways the one is that holds a line, allocated where none does."""
+def _l1_way(n: Numbers, l1: L1, sm: int, line: int) -> tuple[int, bool]:
+    """Where in its SM's ways the one is that holds a line, allocated where none does, and whether it was."""
     buckets = l1.buckets
     ways = l1.ways
-    used = l1.used
+    ends = l1.ends
+    low = line & TAG_MASK
+    high = (line >> TAG_BITS) & ((1 << (TAG_BITS - CHAIN_BITS)) - 1)
     bucket = _bucket(n, line)
-    way = signed(buckets[sm, bucket]) - 1
-    while way >= 0:
-        if ways[sm, way * L1_WAY + TAG] == line + 1:
-            used[sm, way] = time
-            return signed(way * L1_WAY)
-        way = ways[sm, way * L1_WAY + CHAIN] - 1
-    set_index = line & (n.l1_sets - 1)
-    if l1.occupied[sm, set_index] < n.l1_ways:
-        way = set_index * n.l1_ways + l1.occupied[sm, set_index]
-        l1.occupied[sm, set_index] += 1
+    set_at = (line & (n.l1_sets - 1)) * SET_SIZE
+    way = signed(buckets[sm, bucket])
+    at = (way - 1) * L1_WAY
+    while way != 0:
+        chain = signed(ways[sm, at + CHAIN])
+        if signed(ways[sm, at + TAG]) == low and chain >> CHAIN_BITS == high:
+            if signed(ends[sm, set_at + LATEST]) == way:
+                return signed(at), False
+            _leave(ways, ends, sm, set_at, at)
+            _follow(ways, ends, sm, set_at, at)
+            return signed(at), False
+        way = chain & CHAIN_MASK
+        at = (way - 1) * L1_WAY
+    if signed(ends[sm, set_at + OCCUPIED]) < n.l1_ways:
+        way = (line & (n.l1_sets - 1)) * n.l1_ways + signed(ends[sm, set_at + OCCUPIED]) + 1
+        ends[sm, set_at + OCCUPIED] += 1
+        at = (way - 1) * L1_WAY
     else:
-        way = set_index * n.l1_ways
-        for candidate in range(way, (set_index + 1) * n.l1_ways):
-            if used[sm, candidate] < used[sm, way]:
-                way = candidate
-        chain = ways[sm, way * L1_WAY + CHAIN]
-        old_bucket = _bucket(n, ways[sm, way * L1_WAY + TAG] - 1)
-        if buckets[sm, old_bucket] == way + 1:
-            buckets[sm, old_bucket] = chain
+        way = signed(ends[sm, set_at + OLDEST])
+        at = (way - 1) * L1_WAY
+        chain = signed(ways[sm, at + CHAIN])
+        old = _bucket(n, ((chain >> CHAIN_BITS) << TAG_BITS) | signed(ways[sm, at + TAG]))
+        chain &= CHAIN_MASK
+        other = signed(buckets[sm, old])
+        if other == way:
+            buckets[sm, old] = chain
         else:
-            before = signed(buckets[sm, old_bucket]) - 1
-            while ways[sm, before * L1_WAY + CHAIN] != way + 1:
-                before = ways[sm, before * L1_WAY + CHAIN] - 1
-            ways[sm, before * L1_WAY + CHAIN] = chain
-    at = way * L1_WAY
-    for part in range(4):
-        ways[sm, at + FILLS + part] = 0
-    ways[sm, at + TAG] = line + 1
-    used[sm, way] = time
-    ways[sm, at + CHAIN] = buckets[sm, bucket]
-    buckets[sm, bucket] = way + 1
-    return signed(at)
+            link = signed(0)
+            while other != way:
+                link = (other - 1) * L1_WAY + CHAIN
+                other = signed(ways[sm, link]) & CHAIN_MASK
+            ways[sm, link] = (signed(ways[sm, link]) & ~CHAIN_MASK) | chain
+        _leave(ways, ends, sm, set_at, at)
+    ways[sm, at + TAG] = low
+    ways[sm, at + CHAIN] = (high << CHAIN_BITS) | signed(buckets[sm, bucket])
+    buckets[sm, bucket] = way
+    _follow(ways, ends, sm, set_at, at)
+    return signed(at), True
+
+
+@merged
+def _leave(ways: NDArray[np.int32], ends: NDArray[np.int32], sm: int, set_at: int, at: int) -> None:
+    """Takes a way out of its set's order of use."""
+    before = signed(ways[sm, at + BEFORE])
+    after = signed(ways[sm, at + AFTER])
+    if before == 0:
+        ends[sm, set_at + OLDEST] = after
+    else:
+        ways[sm, (before - 1) * L1_WAY + AFTER] = after
+    if after == 0:
+        ends[sm, set_at + LATEST] = before
+    else:
+        ways[sm, (after - 1) * L1_WAY + BEFORE] = before
+
+
+@merged
+def _follow(ways: NDArray[np.int32], ends: NDArray[np.int32], sm: int, set_at: int, at: int) -> None:
+    """Makes a way the one of its set that was used last."""
+    latest = signed(ends[sm, set_at + LATEST])
+    way = at // L1_WAY + 1
+    ways[sm, at + BEFORE] = latest
+    ways[sm, at + AFTER] = 0
+    ends[sm, set_at + LATEST] = way
+    if latest == 0:
+        ends[sm, set_at + OLDEST] = way
+    else:
+        ways[sm, (latest - 1) * L1_WAY + AFTER] = way
 
 
 @inner
 def access_global(
     n: Numbers,
+    fixed: Fixed,
     l1: L1,
     l2: L2,
     calendars: Calendars,
@@ -507,6 +601,7 @@ def access_global(
     entry = signed(0)
     way = signed(0)
     ways = l1.ways
+    unit = l1.unit
     is_write = kind in (STORE, BULK_STORE)
     run = runs
     first = signed(0)
@@ -527,12 +622,11 @@ def access_global(
             # One line's sectors at once, from the highest down, as Accel-Sim takes them.
             low = max(first, high & ~3)
             own = lines * WHERE_SIZE
-            _locate(n, low, where, own)
+            _locate(n, fixed, low, where, own)
             where[own + LOW] = low
             where[own + COUNT] = high - low + 1
             where[own + IS_PARTIAL] = is_partial
             expect(l2.ways, where[own + SLICE], where[own + SET] * (WAYS_TOGETHER * L2_WAY))
-            expect(l2.fills, where[own + SLICE], where[own + SET] * 4)
             if not bypasses:
                 expect(l1.buckets, sm, _bucket(n, low >> 2))
             high = low - 1
@@ -546,8 +640,8 @@ def access_global(
                 if banks_used != 0:
                     cycle += 1
                 banks_used = 1
-                sent = max(cycle, l1.port_free[sm])
-                l1.port_free[sm] = sent + count
+                sent = max(cycle, unit[sm, PORT_FREE])
+                unit[sm, PORT_FREE] = sent + count
                 cycle += count - 1
             else:
                 if n.l1_banks < 4:
@@ -559,44 +653,57 @@ def access_global(
                         cycle += 1
                         banks_used = 0
                     banks_used |= wanted
-                tag_time = max(cycle + n.l1_latency, l1.stalled_until[sm])
-                way = _l1_way(n, l1, sm, line, tag_time)
+                tag_time = max(cycle + n.l1_latency, unit[sm, STALLED_UNTIL])
+                way, is_new = _l1_way(n, l1, sm, line)
+                way += FILLS
+                if is_new:
+                    for part in range(4):
+                        ways[sm, way + part] = 0
                 if is_write:
                     told[L1_WRITES] += count
                     if where[own + IS_PARTIAL] == 0:
                         for part in range(4):
-                            if (parts >> part) & 1 and ways[sm, way + FILLS + part] == 0:
-                                ways[sm, way + FILLS + part] = tag_time
+                            if (parts >> part) & 1 and ways[sm, way + part] == 0:
+                                ways[sm, way + part] = tag_time
                 else:
                     told[L1_READS] += count
-                    missing = 0
-                    for part in range(4):
-                        if (parts >> part) & 1:
-                            fill = ways[sm, way + FILLS + part]
-                            if fill == 0:
-                                missing |= 1 << part
-                            else:
-                                told[L1_READ_HITS] += 1
-                                done = max(done, tag_time if fill <= tag_time else fill + L1_TO_REGISTER)
-                    if missing == 0:
-                        continue
-                    parts = missing
-                    count = _count(parts)
-                    entry = l1.next_mshr[sm]
+                    if not is_new:
+                        for part in range(4):
+                            if (parts >> part) & 1:
+                                fill = signed(ways[sm, way + part])
+                                if fill != 0:
+                                    parts ^= 1 << part
+                                    told[L1_READ_HITS] += 1
+                                    done = max(done, tag_time if fill <= tag_time else fill + L1_TO_REGISTER)
+                        if parts == 0:
+                            continue
+                        count = _count(parts)
+                    entry = unit[sm, NEXT_ENTRY]
                     tag_time = _held(l1.mshrs, sm, n.l1_mshrs, entry, count, tag_time)
-                sent = max(tag_time + 1, l1.port_free[sm])
-                l1.port_free[sm] = sent + count
-                l1.stalled_until[sm] = max(l1.stalled_until[sm], sent + count - 1 - n.l1_miss_queue)
+                sent = max(tag_time + 1, unit[sm, PORT_FREE])
+                unit[sm, PORT_FREE] = sent + count
+                unit[sm, STALLED_UNTIL] = max(unit[sm, STALLED_UNTIL], sent + count - 1 - n.l1_miss_queue)
                 # The queue in front of L1 holds a cycle's accesses per stage; when it is full, the unit waits.
-                cycle = max(cycle, l1.stalled_until[sm] - n.l1_latency * n.l1_banks)
+                cycle = max(cycle, unit[sm, STALLED_UNTIL] - n.l1_latency * n.l1_banks)
             # The SM's requests enter the crossbar in order: one for a busy slice holds up all behind it. Half of its
             # wait stands for Accel-Sim's round robin, which lets the SMs that want a slice finish together: one round
             # of all SMs at most, or waits would feed on each other.
-            crossing = max(sent, l1.crossbar_free[sm])
+            crossing = max(sent, unit[sm, CROSSBAR_FREE])
             ready, crossed = _l2(
-                n, l2, calendars, told, where, own, line, parts, crossing, is_write, where[own + IS_PARTIAL] != 0
+                n,
+                fixed,
+                l2,
+                calendars,
+                told,
+                where,
+                own,
+                line,
+                parts,
+                crossing,
+                is_write,
+                where[own + IS_PARTIAL] != 0,
             )
-            l1.crossbar_free[sm] = crossed + count + min((crossed - crossing) >> 1, n.sm_count * 4)
+            unit[sm, CROSSBAR_FREE] = crossed + count + min((crossed - crossing) >> 1, n.sm_count * 4)
             if receivers == 0:
                 back = _take(calendars.ports, sm, 0, 1, ready + 1, count * n.reply_cost)
             else:
@@ -612,10 +719,14 @@ def access_global(
                 done = max(done, back)
             else:
                 if not bypasses:
-                    l1.next_mshr[sm] = _hold(l1.mshrs, sm, n.l1_mshrs, entry, count, back)
-                    for part in range(4):
-                        if (parts >> part) & 1:
-                            ways[sm, way + FILLS + part] = back
+                    unit[sm, NEXT_ENTRY] = _hold(l1.mshrs, sm, n.l1_mshrs, entry, count, back)
+                    if parts == 15:
+                        for part in range(4):
+                            ways[sm, way + part] = back
+                    else:
+                        for part in range(4):
+                            if (parts >> part) & 1:
+                                ways[sm, way + part] = back
                 done = max(done, back + L1_TO_REGISTER)
     return done, cycle, at + runs + 1
 
@@ -634,9 +745,10 @@ def _begin(n: Numbers, l1: L1, run: Running, resident: int) -> None:
         return
     for sm in range(n.sm_count):
         is_used = False
-        for set_index in range(n.l1_sets):
-            is_used = is_used or l1.occupied[sm, set_index] != 0
-            l1.occupied[sm, set_index] = 0
+        for at in range(0, n.l1_sets * SET_SIZE, SET_SIZE):
+            is_used = is_used or l1.ends[sm, at + OCCUPIED] != 0
+            for end in range(SET_SIZE):
+                l1.ends[sm, at + end] = 0
         if is_used:
             for bucket in range(n.l1_buckets):
                 l1.buckets[sm, bucket] = 0
@@ -749,7 +861,8 @@ def simulate(
     wheel = run.wheel
     places = n.sm_count * resident
     words = wheel.shape[1]
-    where = np.empty(HOME + WHERE_SIZE, np.int64)
+    where = np.empty(WHERE_TOTAL, np.int64)
+    where[KNOWN] = -1
     waiting = clock[WAITING]
     now = clock[NOW]
     last_end = clock[LAST_END]
@@ -947,6 +1060,7 @@ def simulate(
                                     at += 1
                                 done, last_cycle, memory_at[warp] = access_global(
                                     n,
+                                    fixed,
                                     l1,
                                     l2,
                                     calendars,

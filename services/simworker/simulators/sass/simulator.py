@@ -21,13 +21,13 @@ from services.simworker.simulators.sass.state import (
     Code,
     Numbers,
     Running,
+    fixed_of,
     fresh_calendars,
     fresh_l1,
     fresh_l2,
     fresh_running,
     fresh_warps,
     numbers_of,
-    pipes_of,
     rested,
     with_registers,
 )
@@ -110,7 +110,7 @@ class Simulation:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self._pipes = pipes_of(machine)
+        self._fixed = fixed_of(machine)
         self._l1 = fresh_l1(machine)
         self._l2 = fresh_l2(machine)
         self._warps = fresh_warps(machine)
@@ -158,7 +158,7 @@ class Simulation:
             limit = int(told[core.INSTRUCTIONS]) + (int(told[core.REQUESTS]) >> 3) + PAUSE_WORK
             why = core.simulate(
                 numbers,
-                self._pipes,
+                self._fixed,
                 code,
                 self._l1,
                 self._l2,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,7 @@ class Numbers(NamedTuple):
     skips_l1: int
     flushes_l1: int
     l2_sets: int
+    l2_set_bits: int  # where they are a power of two
     l2_ways: int
     l2_mshrs: int
     channels: int
@@ -81,28 +82,26 @@ class Numbers(NamedTuple):
     calendar_width: int  # calendars of a channel, and room
 
 
-DIRTY_BITS: Final = 4
 WAYS_TOGETHER: Final = 4  # of a set in L2: a cache line of the processor's
+SET_SIZE: Final = 4  # numbers of a set in L1
+HASH_TABLES: Final = 4
 
 
 class L2(NamedTuple):
     """Kept from kernel to kernel, as time goes on; 0 = nothing there. Rows are slices or channels."""
 
-    # (slice, (way / WAYS_TOGETHER, set, way, 2)): line + 1 above DIRTY_BITS bits, one per sector; time of the last use.
+    # (slice, (way / WAYS_TOGETHER, set, way, 4)): the slots of `core`.
     # Ways in the order in which they came into use, and as many as fill a cache line of the processor's side by side:
-    # of a table of tens of MB a kernel that leaves L2 half empty never touches what is for the later ways.
-    ways: NDArray[np.int64]
-    fills: NDArray[np.int64]  # (slice, (way, set, sector)): when its data is there
-    mshrs: NDArray[np.int64]  # (slice, entry): when it is free
-    next_mshr: NDArray[np.int64]
-    open_row: NDArray[np.int64]  # (channel, bank): row + 1
+    # a kernel that leaves L2 half empty never touches what is for the later ways.
+    ways: NDArray[np.int32]
+    places: NDArray[np.int64]  # (slice, ring): the next place, in each of the first three of these
     # Rings of the last requests' times: a full queue holds up whoever comes, in order.
-    accepted: NDArray[np.int64]  # (slice, place in the queues before it): when it was looked up
-    next_accepted: NDArray[np.int64]
-    missed: NDArray[np.int64]  # (slice, place between it and its channel): when it was sent on
-    next_missed: NDArray[np.int64]
-    returned: NDArray[np.int64]  # (channel, credit): when its data was back
+    accepted: NDArray[np.int32]  # (slice, place in the queues before it): when it was looked up
+    missed: NDArray[np.int32]  # (slice, place between it and its channel): when it was sent on
+    mshrs: NDArray[np.int32]  # (slice, entry): when it is free
+    returned: NDArray[np.int32]  # (channel, credit): when its data was back
     next_returned: NDArray[np.int64]
+    open_row: NDArray[np.int64]  # (channel, bank): row + 1
 
 
 class Calendars(NamedTuple):
@@ -119,14 +118,10 @@ class L1(NamedTuple):
     """Of all SMs, a row each; emptied between kernels, where an SM has used it."""
 
     buckets: NDArray[np.int32]  # (SM, hash): way + 1
-    ways: NDArray[np.int64]  # (SM, (way, L1_WAY)): the slots of `core`, a cache line of the processor's for each
-    used: NDArray[np.int64]  # (SM, way): when last; apart, for a full set's are all looked through for each new line
-    occupied: NDArray[np.int32]  # (SM, set): ways in use
-    mshrs: NDArray[np.int64]
-    next_mshr: NDArray[np.int64]
-    port_free: NDArray[np.int64]  # from L1 to the crossbar's input
-    crossbar_free: NDArray[np.int64]  # from there to a slice
-    stalled_until: NDArray[np.int64]
+    ways: NDArray[np.int32]  # (SM, (way, L1_WAY)): the slots of `core`, half a cache line of the processor's for each
+    ends: NDArray[np.int32]  # (SM, (set, SET_SIZE)): the slots of `core`
+    mshrs: NDArray[np.int32]
+    unit: NDArray[np.int64]  # (SM, slot of `core`)
 
 
 class Warps(NamedTuple):
@@ -138,10 +133,11 @@ class Warps(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """Per pipe."""
+    """Per pipe, and what is looked up of a machine."""
 
     latency: NDArray[np.int64]
     initiation: NDArray[np.int64]
+    hashes: NDArray[np.uint16]  # (byte of an address above its channel's digits, its value): slices that it moves by
 
 
 class Code(NamedTuple):
@@ -206,7 +202,6 @@ class Running(NamedTuple):
 
 
 def numbers_of(machine: Machine, l1_ways: int) -> Numbers:
-    slices = machine.channels * machine.slices_per_channel
     icnt = machine.core_hz / machine.icnt_hz
     l2 = machine.core_hz / machine.l2_hz
     dram = machine.core_hz / machine.dram_hz
@@ -232,12 +227,13 @@ def numbers_of(machine: Machine, l1_ways: int) -> Numbers:
         skips_l1=int(machine.skips_l1),
         flushes_l1=int(machine.flushes_l1),
         l2_sets=machine.l2_sets,
+        l2_set_bits=machine.l2_sets.bit_length() - 1,
         l2_ways=machine.l2_ways,
         l2_mshrs=machine.l2_mshrs,
         channels=machine.channels,
         slices_per_channel=machine.slices_per_channel,
         slice_bit=bank_bits_of(machine.address_map)[0],
-        hash_bits=int(math.log2(slices)) if machine.partition_indexing and slices & (slices - 1) == 0 else 0,
+        hash_bits=_hash_bits(machine),
         # Into the crossbar, through it, out of it; then the ROP queue; then the slice.
         request_latency=math.ceil(2 * icnt + l2) + machine.l2_latency,
         reply_latency=math.ceil(2 * icnt) + 1,
@@ -277,45 +273,43 @@ def row_bit_of(address_map: str) -> int:
     return bits.find("R") if "R" in bits else 15
 
 
-def _rows(count: int, words: int) -> NDArray[np.int64]:
+def _rows(count: int, numbers: int, dtype: type[np.int32 | np.int64] = np.int64) -> NDArray[Any]:
     """Zeros in rows that begin at cache lines of the processor.
 
     Each row is an odd number of lines long: rows of a power of two would all lie in the same few sets of its caches.
     """
-    words = _odd_lines(words)
-    flat = np.zeros(count * words + _WORDS_PER_LINE, np.int64)
-    skipped = -flat.ctypes.data // 8 % _WORDS_PER_LINE
-    return flat[skipped : skipped + count * words].reshape(count, -1)
+    size = np.dtype(dtype).itemsize
+    row_bytes = _odd_lines(numbers * size) * _LINE_BYTES
+    flat = np.zeros(count * row_bytes + _LINE_BYTES, np.uint8)
+    skipped = -flat.ctypes.data % _LINE_BYTES
+    return flat[skipped : skipped + count * row_bytes].view(dtype).reshape(count, -1)
 
 
-def _odd_lines(words: int) -> int:
-    """So many words or a few more: an odd number of the processor's cache lines."""
-    return (-(-words // _WORDS_PER_LINE) | 1) * _WORDS_PER_LINE
+def _odd_lines(size: int) -> int:
+    """Of the processor's cache lines: as many as so many bytes fill, or one more."""
+    return -(-size // _LINE_BYTES) | 1
 
 
-_WORDS_PER_LINE: Final = 8
+_LINE_BYTES: Final = 64
 
 
 def fresh_l2(machine: Machine) -> L2:
     slices = machine.channels * machine.slices_per_channel
     ways = machine.l2_sets * (-(-machine.l2_ways // WAYS_TOGETHER) * WAYS_TOGETHER)
     return L2(
-        ways=_rows(slices, ways * 2),
-        fills=_rows(slices, ways * (LINE_BYTES // SECTOR_BYTES)),
-        mshrs=_rows(slices, machine.l2_mshrs),
-        next_mshr=np.zeros(slices, np.int64),
-        open_row=np.zeros((machine.channels, BANKS), np.int64),
-        accepted=_rows(slices, machine.slice_queue),
-        next_accepted=np.zeros(slices, np.int64),
-        missed=_rows(slices, machine.l2_miss_queue),
-        next_missed=np.zeros(slices, np.int64),
-        returned=_rows(machine.channels, machine.dram_credits),
+        ways=_rows(slices, ways * 4, np.int32),
+        places=_rows(slices, 3),
+        accepted=_rows(slices, machine.slice_queue, np.int32),
+        missed=_rows(slices, machine.l2_miss_queue, np.int32),
+        mshrs=_rows(slices, machine.l2_mshrs, np.int32),
+        returned=_rows(machine.channels, machine.dram_credits, np.int32),
         next_returned=np.zeros(machine.channels, np.int64),
+        open_row=np.zeros((machine.channels, BANKS), np.int64),
     )
 
 
 def _calendar_width(machine: Machine) -> int:
-    return -(-(SLICES + machine.slices_per_channel + BANKS) // _WORDS_PER_LINE) * _WORDS_PER_LINE
+    return -(-(SLICES + machine.slices_per_channel + BANKS) // 8) * 8
 
 
 def fresh_calendars(machine: Machine) -> Calendars:
@@ -324,7 +318,7 @@ def fresh_calendars(machine: Machine) -> Calendars:
     )
 
 
-L1_WAY: Final = _WORDS_PER_LINE
+L1_WAY: Final = 8
 
 
 def _l1_ways(machine: Machine) -> int:
@@ -340,15 +334,11 @@ def fresh_l1(machine: Machine) -> L1:
     """Large enough for whatever shared memory leaves of it."""
     n, sets = machine.sm_count, machine.l1_sets
     return L1(
-        buckets=np.zeros((n, _l1_buckets(machine) + 16), np.int32),  # and room: see `_rows`
-        ways=_rows(n, sets * _l1_ways(machine) * L1_WAY),
-        used=_rows(n, sets * _l1_ways(machine)),
-        occupied=np.zeros((n, sets), np.int32),
-        mshrs=_rows(n, machine.l1_mshrs),
-        next_mshr=np.zeros(n, np.int64),
-        port_free=np.zeros(n, np.int64),
-        crossbar_free=np.zeros(n, np.int64),
-        stalled_until=np.zeros(n, np.int64),
+        buckets=_rows(n, _l1_buckets(machine), np.int32),
+        ways=_rows(n, sets * _l1_ways(machine) * L1_WAY, np.int32),
+        ends=_rows(n, sets * SET_SIZE, np.int32),
+        mshrs=_rows(n, machine.l1_mshrs, np.int32),
+        unit=_rows(n, 4),
     )
 
 
@@ -362,7 +352,7 @@ def fresh_warps(machine: Machine) -> Warps:
 
 def with_registers(warps: Warps, count: int) -> Warps:
     """The same, for a kernel that names registers below `count`: warps that need few lie close together."""
-    words = min(len(warps.registers[0]), _odd_lines(count + 1))
+    words = min(len(warps.registers[0]), _odd_lines((count + 1) * 8) * (_LINE_BYTES // 8))
     rows = len(warps.registers)
     return warps._replace(registers=warps.registers.reshape(-1)[: rows * words].reshape(rows, words))
 
@@ -430,5 +420,30 @@ def rested(run: Running) -> Running:
     return run
 
 
-def pipes_of(machine: Machine) -> Fixed:
-    return Fixed(np.array(machine.latency, np.int64), np.array(machine.initiation, np.int64))
+def fixed_of(machine: Machine) -> Fixed:
+    return Fixed(np.array(machine.latency, np.int64), np.array(machine.initiation, np.int64), _hashes(machine))
+
+
+def _hashes(machine: Machine) -> NDArray[np.uint16]:
+    """What each byte of an address's upper bits changes of the slice, where slices are hashed.
+
+    The bits, as a polynomial modulo a primitive one, spread strides over all slices (Rau 1991).
+    """
+    bits = _hash_bits(machine)
+    tables = np.zeros((HASH_TABLES, 256), np.uint16)
+    if bits == 0:
+        return tables
+    polynomial = {4: 0b10011, 5: 0b100101, 6: 0b1000011}.get(bits, (1 << bits) | 3)
+    remainder = 1
+    for bit in range(31):
+        values = np.arange(256)
+        tables[bit // 8, (values >> (bit % 8)) & 1 == 1] ^= remainder
+        remainder <<= 1
+        if remainder >> bits:
+            remainder ^= polynomial
+    return tables
+
+
+def _hash_bits(machine: Machine) -> int:
+    slices = machine.channels * machine.slices_per_channel
+    return int(math.log2(slices)) if machine.partition_indexing and slices & (slices - 1) == 0 else 0
