@@ -47,7 +47,7 @@ SEAMS = {
         "services/simworker/calibration/measure.py",
     },
     "torch": {"services/simworker/calibration/sweep.py", "profiler_sdk/cascade_profiler/vllm.py"},
-    "lightgbm": {"services/simworker/calibration/residual.py"},
+    "lightgbm": {"services/simworker/calibration/residual.py", "services/simworker/calibration/spread.py"},
     "pebble": {"services/runtime/executor.py"},
     "numba": {"services/simworker/simulators/sass/jit.py"},
 }

@@ -4,10 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from services.kernels.work import Family, Math, Work, WorkTable
 from services.simworker.calibration.constants import shipped_constants
-from services.simworker.simulators.analytic.forest import Forest, Rising, Trees, features, from_json, to_json
+from services.simworker.simulators.analytic.forest import (
+    Forest,
+    Rising,
+    Trees,
+    features,
+    from_json,
+    rising_features,
+    to_json,
+)
 from services.simworker.simulators.analytic.residual import AXES, BAND, coordinates
 from services.simworker.simulators.analytic.simulator import form_us_as_sold
 
@@ -37,7 +47,7 @@ def forest(trees, rising):
 def test_what_trees_say_stays_within_the_band_of_what_never_falls():
     work = WorkTable.of([expert(2.0**exponent) for exponent in range(13)])
     flat = Rising(stump(6.5, 1.0, 2.0), slope=0.0)  # ln µs: 1, and 2 from 128 tokens on
-    held, _ = forest(stump(3.5, 0.9, -0.9), flat).evaluate(work, lambda table: np.exp(1.0) * np.ones(table.count))
+    held, _, _ = forest(stump(3.5, 0.9, -0.9), flat).evaluate(work, lambda table: np.exp(1.0) * np.ones(table.count))
     assert held == pytest.approx([BAND] * 4 + [-BAND] * 3 + [1 - BAND] * 6)
 
 
@@ -46,6 +56,19 @@ def test_a_share_of_the_form_rises_with_it():
     rising = Rising(stump(0.5, 0.25, 0.5, feature=7), slope=0.8)
     assert rising.ln_us(x, np.array([0.4])) == pytest.approx([0.8 * 0.4 + 0.25])
     assert rising.ln_us(x, np.array([0.6])) == pytest.approx([0.8 * 0.6 + 0.5])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.tuples(*(st.floats(low, high) for low, high in ((0, 15), (6, 15), (6, 15), (0, 8), (0, 9), (0, 4), (0, 6)))),
+    st.tuples(*(st.floats(0, 3) for _ in range(4))),
+    st.floats(0, 5),
+)
+def test_what_rising_trees_read_never_falls_as_sizes_grow(sizes, more, form_ln):
+    smaller = np.array(sizes)[:, None]
+    larger = smaller + np.array([*more, 0, 0, 0])[:, None]
+    one, other = rising_features(smaller, np.array([form_ln])), rising_features(larger, np.array([form_ln + 0.1]))
+    assert (other >= one - 1e-5).all()
 
 
 def test_a_forest_is_the_same_after_it_was_written():

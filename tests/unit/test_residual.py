@@ -46,7 +46,7 @@ def test_nodes_are_met_and_what_lies_between_them_is_linear():
 
 
 def test_where_the_table_ends_the_factor_returns_to_one():
-    ln, share = evaluate(
+    ln, share, _ = evaluate(
         table(np.full((3, 3, 3), 20)),
         "gemm",
         WorkTable.of([gemm(64, 64, 64), gemm(512, 64, 64), gemm(4096, 64, 64), gemm(64, 64, 64, batch=8)]),
@@ -57,7 +57,7 @@ def test_where_the_table_ends_the_factor_returns_to_one():
 
 def test_a_hot_benchmark_says_nothing_about_the_cold_kernel():
     hot = replace(table(np.full((3, 3, 3), 20)), l2_kept_bytes=1e9)
-    _, share = evaluate(hot, "gemm", WorkTable.of([gemm(64, 64, 64), gemm(64, 64, 64, weight_copies=0)]))
+    _, share, _ = evaluate(hot, "gemm", WorkTable.of([gemm(64, 64, 64), gemm(64, 64, 64, weight_copies=0)]))
     assert share == pytest.approx([1, 0])
 
 
@@ -66,6 +66,33 @@ def test_a_table_survives_its_file():
     again = from_json(json.loads(json.dumps(to_json(table(values)))))
     assert (again.values == values.ravel()).all()
     assert all((a == b).all() for a, b in zip(again.nodes, table(values).nodes, strict=True))
+
+
+def test_a_spread_survives_its_file_and_is_read_off_between_nodes():
+    spread = np.arange(-13, 14).reshape(3, 3, 3)
+    again = from_json(
+        json.loads(json.dumps(to_json(replace(table(np.zeros(27)), spread=spread.astype(np.int8).ravel()))))
+    )
+    work = WorkTable.of([gemm(16, 16, 16), gemm(256, 256, 256), gemm(16, 16, 32)])
+    assert evaluate(again, "gemm", work)[2] == pytest.approx([-13 / 25, 13 / 25, -12.5 / 25])
+    assert evaluate(table(np.zeros(27)), "gemm", work)[2] == pytest.approx([0, 0, 0])
+
+
+def test_sigma_is_the_table_s_times_its_spread_where_the_table_speaks():
+    key = ("gemm", "bf16", "h100_sxm")
+    plain = replace(shipped_constants().residuals[key], spread=None)
+    wide = replace(plain, spread=np.full(plain.values.shape, 25, dtype=np.int8))  # e times as wide
+    sure = replace(plain, spread=np.full(plain.values.shape, -127, dtype=np.int8))
+    work = WorkTable.of(
+        [gemm(256, 4096, 4096, weight_copies=0, work_from="shapes"), gemm(1e8, 64, 64, work_from="shapes")]
+    )
+    flat, twice, least = (
+        AnalyticSimulator(1, replace(shipped_constants(), residuals={key: one})).simulate(work, [H100]).sigma[0]
+        for one in (plain, wide, sure)
+    )
+    assert twice[0] == pytest.approx(flat[0] * np.e, rel=1e-3)
+    assert least[0] == pytest.approx(0.01, rel=1e-3)
+    assert twice[1] == flat[1]  # far beyond the table
 
 
 def test_an_override_moves_the_form_and_keeps_the_factor():
@@ -119,7 +146,7 @@ def test_no_row_that_is_left_out_or_scored_is_learned_from(monkeypatch):
     seen: list[np.ndarray] = []
     learned_from = learning.learned_from
     monkeypatch.setattr(
-        learning, "learned_from", lambda constants, rows: seen.append(rows.measured_us) or learned_from(constants, rows)
+        learning, "learned_from", lambda c, rows, ways: seen.append(rows.measured_us) or learned_from(c, rows, ways)
     )
     learning.learn(shipped_constants(), sample)
     assert len(seen) > 1

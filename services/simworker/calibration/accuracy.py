@@ -252,8 +252,8 @@ def off_grid(constants: Constants, samples: Sequence[Sample]) -> list[dict[str, 
             out = _every_fourth(x[AXES[sample.form].index(name)])
             if out.sum() < _ROWS_MIN or (~out).sum() < 100:
                 continue
-            learned = learn(constants, rows.take(~out))
-            table = learned[0] if learned is not None else None
+            lesson = learn(constants, rows.take(~out), with_sigmas=False)
+            table = lesson.learned if lesson is not None else None
             after, _, _ = residuals_with(constants, sample.form, group.parameters, table, rows.take(out))
             serving = cold[out] if cold[out].sum() >= _ROWS_MIN else np.ones(int(out.sum()), dtype=bool)
             row[name] = float(np.median(np.abs(np.expm1(after[serving]))))

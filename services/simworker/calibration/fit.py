@@ -28,6 +28,7 @@ from services.kernels.work import Floats
 from services.simworker.calibration.constants import FORMS, Constants, Group, levels, load_constants
 from services.simworker.calibration.tables import Companion, Sample, read_samples
 from services.simworker.simulators.analytic.collective import PROTOCOLS
+from services.simworker.simulators.analytic.residual import SIGMA_MIN
 from services.simworker.simulators.analytic.simulator import form_us_as_sold
 from services.simworker.simulators.base import Z90
 
@@ -125,7 +126,6 @@ FORM_RANGES = {
 _OTHER_STARTS: Mapping[str, Mapping[str, float]] = {"mla": {"step": 0.002}}
 
 _SERVING_MIN, _BIN_MIN, _SPREAD_MIN = 20, 15, 8  # rows that say anything about others
-_SIGMA_MIN = 0.01  # no two runs are alike
 
 # Eager rows contain ~25 µs of launching, which a trace shows as a gap and not as the kernel: their floor is not a
 # kernel's. A guess between the graph-timed floors of quantising (1.3 to 1.8 µs) and of GEMMs (1.9 to 3.4); it hurts
@@ -406,7 +406,7 @@ def _spread(residuals: Floats, weights: Floats, otherwise: float) -> float:
     sizes, order = np.abs(residuals), np.argsort(np.abs(residuals))
     reached = np.cumsum(weights[order])
     at = min(int(np.searchsorted(reached, share * reached[-1])), order.size - 1)
-    return max(float(sizes[order[at]]) / Z90, _SIGMA_MIN)
+    return max(float(sizes[order[at]]) / Z90, SIGMA_MIN)
 
 
 def _score(residuals: Sequence[tuple[Floats, Floats, NDArray[np.bool_]]], held: Sequence[Sample]) -> dict[str, Any]:

@@ -28,14 +28,23 @@ from services.simworker.calibration.fit import (
     companion_us,
     merged,
     residuals_of,
-    sigmas_of,
 )
 from services.simworker.calibration.followable import followable
+from services.simworker.calibration.spread import NCCL_KINDS, LeftOut, between_versions, pooled_sigmas, spread_of
 from services.simworker.calibration.tables import Companion, Sample, read_samples, work_table
-from services.simworker.simulators.analytic.forest import Forest, Rising, Trees, features
+from services.simworker.simulators.analytic.forest import Forest, Rising, Trees, features, rising_features
 from services.simworker.simulators.analytic.isotonic import growing
 from services.simworker.simulators.analytic.learned import Learned, evaluate, to_json
-from services.simworker.simulators.analytic.residual import AXES, BAND, GROWING, RESOLUTION, Residual, coordinates
+from services.simworker.simulators.analytic.residual import (
+    AXES,
+    BAND,
+    GROWING,
+    RESOLUTION,
+    SPREAD_RESOLUTION,
+    Residual,
+    coordinates,
+    mesh_of,
+)
 from services.simworker.simulators.analytic.residual import evaluate as evaluate_grid
 from services.simworker.simulators.analytic.simulator import form_us_as_sold
 
@@ -46,9 +55,10 @@ _SEED = 7
 _LIMIT = 0.8  # of ln: beyond, the form and the table are not about the same kernel
 _EAGER_RESOLUTION_US = 20.0
 _LONG_US = 10.0  # row-wise kernels are scored from here on: what is shorter is launching and rounding
-# Least distance of two nodes in octaves: a grid no finer than what is measured, and small files.
+# Least distance of two nodes in octaves: a grid no finer than what is measured, and small files. Of m all are kept: one
+# row more is one tile more, and tables have 128 rows and 129 (block FP8 on B200: 6.9 % off without, 5.2 % with them).
 _SPACING: Mapping[str, float] = {
-    "m": 0.2, "n": 0.2, "k": 0.2, "requests": 1.0, "keys": 1.0, "queries": 0.9,
+    "m": 0.0, "n": 0.2, "k": 0.2, "requests": 1.0, "keys": 1.0, "queries": 0.9,
     "kv_heads": 1.0, "group": 1.9, "width": 0.4, "windowed": 1.0, "heads": 1.0, "history": 1.0, "ranks": 0.5,
     "bytes": 0.9, "rows": 0.9, "row_bytes": 0.9,
 }  # fmt: skip
@@ -63,7 +73,7 @@ class _Boosting:
 
 
 _TREES = _Boosting(400, 24, 0.05, -1)  # read off on a grid
-_FOREST = _Boosting(150, 24, 0.1, 9)  # evaluated by the product: as good, and a third of the time
+_FOREST = _Boosting(300, 24, 0.07, 9)  # evaluated by the product: as good, and two thirds of the time
 # Of ln(measured ÷ form) that is learned from. A100's expert GEMMs are half of what their form says, or twice.
 _CLIP: Mapping[str, float] = {"moe": 1.6}
 # What trees learn of rows that lie together. Squares follow the rows for which a library chose ill (FP8 on B200: 8.1 %
@@ -88,15 +98,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = json.loads(path.read_text(encoding="utf-8"))["tables"] if path.exists() else {}
     tables: dict[str, Any] = {key: table for key, table in kept.items() if key.split(" ")[0] not in options.only}
     samples = [s for s in read_samples(options.data) if s.form in options.only]
+    lessons: dict[tuple[str, str, str], Lesson] = {}
     # Row-wise kernels are companions of the others: first.
     for form, variant in sorted({(s.form, s.variant) for s in samples}, key=lambda key: (key[0] != "rowwise", key)):
         for sample in merged(s for s in samples if (s.form, s.variant) == (form, variant)):
-            learned = learn(constants, sample)
-            if learned is not None:
-                residual, score = learned
-                constants = _with(constants, (form, variant, sample.gpu), residual)
-                tables[f"{form} {variant} {sample.gpu}"] = {**to_json(residual), **score}
-                print(f"{form:10} {variant:20} {sample.gpu:20} {score}", flush=True)
+            lesson = learn(constants, sample)
+            if lesson is not None:
+                lessons[form, variant, sample.gpu] = lesson
+                constants = _with(constants, (form, variant, sample.gpu), lesson.learned)
+                print(f"{form:10} {variant:20} {sample.gpu:20} {lesson.score}", flush=True)
+    lessons |= _over_versions(constants, lessons, options.data) if "collective" in options.only else {}
+    tables |= {" ".join(key): {**to_json(lesson.learned), **lesson.score} for key, lesson in lessons.items()}
     document = {
         "provenance": {
             "script": "python -m services.simworker.calibration.residual",
@@ -104,7 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "data": "the fitted rows of silicon/calibration, as the constants beside this file",
             "what": (
                 "ln(measured ÷ form) in units of 1/100 on a grid; int8, differences along the second axis, LZMA, "
-                "base64; axes are log2 of the sizes"
+                "base64; axes are log2 of the sizes; spread, where there is one: ln of what sigma is to sigmas, in "
+                "units of 1/25, packed alike"
             ),
         },
         "axes": AXES,
@@ -118,7 +131,29 @@ def _with(constants: Constants, key: tuple[str, str, str], residual: Learned) ->
     return replace(constants, residuals={**constants.residuals, key: residual})
 
 
-def learn(constants: Constants, sample: Sample) -> tuple[Learned, dict[str, Any]] | None:
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Of learning what a form leaves."""
+
+    centre: str  # of _CENTRES
+    share: float  # of trees on a grid, the rest is kriging's; of forests, the slope of the trees that hold them
+
+    def described(self, form: str) -> str:
+        if form == "moe":
+            return f"trees of {self.centre}, held by rising ones over {self.share:.0%} of the form"
+        return f"grid of {self.share:.0%} trees of {self.centre}, rest kriging"
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What was learned of one GPU's table, and how it does on rows that it did not see."""
+
+    learned: Learned
+    score: Mapping[str, Any]
+    left_out: LeftOut
+
+
+def learn(constants: Constants, sample: Sample, *, with_sigmas: bool = True) -> Lesson | None:
     """None where there are too few rows, no constants of that GPU's own, or no gain in cross-validation."""
     if sample.resolution_us >= _EAGER_RESOLUTION_US or sample.fitted.sum() < _ROWS_MIN:
         return None
@@ -126,66 +161,133 @@ def learn(constants: Constants, sample: Sample) -> tuple[Learned, dict[str, Any]
     if group.level != f"gpu:{sample.gpu}":
         return None
     rows = sample.take(sample.fitted)
-    before, times, cold = residuals_of(sample.form, constants, group.parameters, rows)
-    tried, tested = _cross_validated(constants, group.parameters, rows)
+    before, _, cold = residuals_of(sample.form, constants, group.parameters, rows)
+    fold = _folds(rows)
+    is_enough = rows.measured_us.size >= _ROWS_OF_ONE_FOLD and rows.cold[fold == 0].sum() >= _SERVING_ROWS_OF_ONE_FOLD
+    tested = np.isin(fold, range(1 if is_enough else _FOLDS))
+    tried = _cross_validated(constants, group.parameters, rows, fold, _ways(rows), sorted(set(fold[tested])))
     if sample.form == "rowwise":
         cold = rows.measured_us >= _LONG_US
     counted = tested & cold if (tested & cold).sum() >= 20 else tested
-    errors = {how: _median_ape(after[counted]) for how, after in tried.items()}
+    errors = {way: _median_ape(after[counted]) for way, (after, _) in tried.items()}
     # Serving rows decide, and of ways that serve alike (within a tenth) the one that is best on all.
-    alike = [how for how, error in errors.items() if error <= 1.1 * min(errors.values())]
-    how = min(alike, key=lambda one: _median_ape(tried[one][tested]))
-    if errors[how] >= _median_ape(before[counted]):
+    alike = [way for way, error in errors.items() if error <= 1.1 * min(errors.values())]
+    way = min(alike, key=lambda one: _median_ape(tried[one][0][tested]))
+    if errors[way] >= _median_ape(before[counted]):
         return None
-    after = tried[how]
+    learned, (after, times) = learned_from(constants, rows, [way])[way], tried[way]
     score = {
         "rows_fitted": int(sample.fitted.sum()),
         "rows_validated": int(counted.sum()),
-        "learned_by": how,
+        "learned_by": way.described(sample.form),
         "median_ape_before": round(_median_ape(before[counted]), 4),
-        "median_ape": round(errors[how], 4),
+        "median_ape": round(errors[way], 4),
     }
-    sigmas = tuple(sigmas_of(constants, [(after[tested], times[tested], cold[tested])]))
-    return replace(learned_from(constants, rows)[how], sigmas=sigmas), score
+    left_out = LeftOut(after, times, cold, coordinates(sample.form, rows.work), fold)
+    if not with_sigmas:
+        return Lesson(learned, score, left_out.take(tested))
+    others = sorted(set(fold[~tested]))
+    if others:  # sigmas need more rows than the choice of a way
+        more, more_us = _cross_validated(constants, group.parameters, rows, fold, [way], others)[way]
+        after, times = np.where(tested, after, more), np.where(tested, times, more_us)
+        left_out = replace(left_out, residuals=after, predicted_us=times)
+    sigmas, trees = spread_of(constants, left_out)
+    return Lesson(_with_spread(replace(learned, sigmas=tuple(sigmas)), trees), score, left_out)
+
+
+def _with_spread(learned: Learned, trees: Any | None) -> Learned:
+    if trees is None:
+        return learned
+    if isinstance(learned, Forest):
+        return replace(learned, spread=_arrays(trees.dump_model()["tree_info"]))
+    return replace(learned, spread=_packed(trees.predict(learned.mesh().T)))
+
+
+def _packed(spread: Floats) -> NDArray[np.int8]:
+    return np.clip(np.rint(spread / SPREAD_RESOLUTION), -127, 127).astype(np.int8)
+
+
+def _over_versions(
+    constants: Constants, lessons: Mapping[tuple[str, str, str], Lesson], data: Path
+) -> dict[tuple[str, str, str], Lesson]:
+    """NCCL's tables with sigmas of all kinds of a GPU together; at sizes that were measured, what a version changes."""
+    least = between_versions(data)
+    found = {}
+    for form, variant, gpu in lessons:
+        kinds = {kind: lessons[form, kind, gpu] for kind in NCCL_KINDS if (form, kind, gpu) in lessons}
+        if form != "collective" or variant not in kinds or len(kinds) < len(NCCL_KINDS):
+            continue
+        lesson = kinds[variant]
+        sigmas = np.maximum(pooled_sigmas(constants, [kind.left_out for kind in kinds.values()]), least)
+        assert isinstance(lesson.learned, Residual)
+        mesh = lesson.learned.mesh()
+        _, group = constants.group(form, variant, load_gpu(gpu))
+        work = work_table(mesh.shape[1], family="collective", collective=variant, work_from="shapes",
+                          ranks=2.0 ** mesh[0], message_bytes=2.0 ** mesh[1])  # fmt: skip
+        us = form_us_as_sold(constants, form, group.parameters, gpu, work) * np.exp(lesson.learned.values * RESOLUTION)
+        is_known = (np.abs(mesh[:, :, None] - lesson.left_out.x[:, None, :]).max(axis=0) < 1e-3).any(axis=1)
+        there = sigmas[np.searchsorted(np.array(constants.sigma_bins_us), us)]
+        spread = _packed(np.where(is_known, np.log(least / there), 0.0))
+        found[form, variant, gpu] = replace(
+            lesson, learned=replace(lesson.learned, sigmas=tuple(sigmas.round(3).tolist()), spread=spread)
+        )
+    return found
 
 
 def _median_ape(residuals: Floats) -> float:
     return float(np.median(np.abs(np.expm1(residuals))))
 
 
-def _cross_validated(
-    constants: Constants, parameters: Mapping[str, float], rows: Sample
-) -> tuple[dict[str, Floats], NDArray[np.bool_]]:
-    """Per way of learning, ln(predicted ÷ measured) by what did not see the row; and for which rows."""
-    # All rows of a size go together: two tools measured many of them, and one would give the other away.
+def _folds(rows: Sample) -> NDArray[np.int_]:
+    """All rows of a size go together: two tools measured many of them, and one would give the other away."""
     sizes = np.round(coordinates(rows.form, rows.work), 6)
     _, which = np.unique(sizes, axis=1, return_inverse=True)
-    fold = np.random.default_rng(_SEED).integers(0, 5, which.max() + 1)[which.ravel()]
-    is_enough = rows.measured_us.size >= _ROWS_OF_ONE_FOLD and rows.cold[fold == 0].sum() >= _SERVING_ROWS_OF_ONE_FOLD
-    tested = np.isin(fold, range(1 if is_enough else _FOLDS))
-    after: dict[str, Floats] = {}
-    for part in sorted(set(fold[tested])):
+    folds: NDArray[np.int_] = np.random.default_rng(_SEED).integers(0, _FOLDS, which.max() + 1)[which.ravel()]
+    return folds
+
+
+def _cross_validated(
+    constants: Constants,
+    parameters: Mapping[str, float],
+    rows: Sample,
+    fold: NDArray[np.int_],
+    ways: Sequence[Way],
+    tested: Sequence[int],
+) -> dict[Way, tuple[Floats, Floats]]:
+    """Per way of learning, ln(predicted ÷ measured) by what did not see the row, and the time predicted so; of rows of
+    the folds `tested`.
+    """
+    after = {way: (np.zeros(fold.size), np.zeros(fold.size)) for way in ways}
+    for part in tested:
         here = fold == part
-        for how, learned in learned_from(constants, rows.take(~here)).items():
-            column = after.setdefault(how, np.zeros(fold.size))
-            column[here] = residuals_with(constants, rows.form, parameters, learned, rows.take(here))[0]
-    return after, tested
+        for way, learned in learned_from(constants, rows.take(~here), ways).items():
+            left, us = after[way]
+            left[here], us[here], _ = residuals_with(constants, rows.form, parameters, learned, rows.take(here))
+    return after
 
 
-def learned_from(constants: Constants, sample: Sample) -> dict[str, Learned]:
-    """Way of learning -> what these rows say beyond the form; cross-validation chooses."""
-    centres = _CENTRES if sample.fitted.sum() >= _ROWS_OF_MEDIANS else ("means",)
-    if sample.form == "moe":
-        return {how: forest for centre in centres for how, forest in _forests(constants, sample, centre)}
-    return {
-        f"grid of {share:.0%} trees of {centre}, rest kriging": table
-        for centre in centres
-        for share, table in _tabulated(constants, sample, centre).items()
-    }
+def _ways(rows: Sample) -> list[Way]:
+    centres = _CENTRES if rows.measured_us.size >= _ROWS_OF_MEDIANS else ("means",)
+    return [Way(centre, share) for centre in centres for share in (_SLOPES if rows.form == "moe" else _SHARES_OF_TREES)]
 
 
-def _forests(constants: Constants, sample: Sample, centre: str) -> Iterator[tuple[str, Forest]]:
-    """How they are held, and the trees."""
+def learned_from(constants: Constants, sample: Sample, ways: Sequence[Way]) -> dict[Way, Learned]:
+    """What these rows say beyond the form, by each of some ways; cross-validation chooses."""
+    if sample.form == "gemm":  # where a library chooses among kernels, and now and then ill
+        sizes = coordinates(sample.form, sample.work)
+        sample = sample.take(followable(sizes, np.log(sample.measured_us), 2 * BAND))
+    learned: dict[Way, Learned] = {}
+    for centre in dict.fromkeys(way.centre for way in ways):
+        shares = [way.share for way in ways if way.centre == centre]
+        parts = _forests if sample.form == "moe" else _tabulated
+        learned |= {Way(centre, share): one for share, one in parts(constants, sample, centre, shares)}
+    return learned
+
+
+def _forests(
+    constants: Constants, sample: Sample, centre: str, slopes: Sequence[float]
+) -> Iterator[tuple[float, Forest]]:
+    """The slope of what holds them, and the trees."""
     gpu = load_gpu(sample.gpu)
     _, group = constants.group(sample.form, sample.variant, gpu)
     x, y, weights = trained_on(constants, group.parameters, sample)
@@ -193,9 +295,9 @@ def _forests(constants: Constants, sample: Sample, centre: str) -> Iterator[tupl
     trees = _arrays(booster.dump_model()["tree_info"])
     form_us = [form_us_as_sold(constants, sample.form, group.parameters, sample.gpu, w) for w in _works(sample)]
     form_ln = np.log(np.concatenate(form_us))
-    for slope in _SLOPES:
-        rising = _never_falling(sample.form, np.concatenate([x, form_ln[None]]), (1 - slope) * form_ln + y, weights)
-        yield f"trees of {centre}, held by rising ones over {slope:.0%} of the form", Forest(
+    for slope in slopes:
+        rising = _never_falling(rising_features(x, form_ln), (1 - slope) * form_ln + y, weights)
+        yield slope, Forest(
             trees, nodes=tuple(_ends(axis) for axis in x), sm_count=float(gpu.sm_count), sigmas=(),
             copies=float(np.median(sample.work["weight_copies"])),
             l2_kept_bytes=float(gpu.l2_bytes * group.parameters["l2"]),
@@ -203,14 +305,15 @@ def _forests(constants: Constants, sample: Sample, centre: str) -> Iterator[tupl
         )  # fmt: skip
 
 
-def _never_falling(form: str, x: Floats, y: Floats, weights: Floats) -> Any:
-    """Trees of what grows with the sizes that cost work, and with the form's time: the last row of x."""
+def _never_falling(x: Floats, y: Floats, weights: Floats) -> Any:
+    """Trees that grow with the sizes that cost work, and with all else after the sizes: x is of rising_features."""
     import lightgbm  # noqa: PLC0415 - calibration only: the product runs without it
 
+    directions = [int(name in GROWING["moe"]) for name in AXES["moe"]]
     settings = {
         "objective": "huber", "alpha": 0.1, "num_leaves": 31, "learning_rate": 0.1, "lambda_l2": 0.5, "verbose": -1,
         "min_data_in_leaf": 3, "num_threads": 1, "seed": _SEED, "deterministic": True, "force_row_wise": True,
-        "monotone_constraints": [*(int(name in GROWING[form]) for name in AXES[form]), 1],
+        "monotone_constraints": [*directions, *(1,) * (len(x) - len(directions))],
         "monotone_constraints_method": "intermediate",
     }  # fmt: skip
     return lightgbm.train(settings, lightgbm.Dataset(x.T, y, weight=weights), _RISING_TREES)
@@ -240,33 +343,29 @@ def _arrays(trees: Sequence[Mapping[str, Any]]) -> Trees:
     return Trees(feature, threshold, left, right, value)
 
 
-def _tabulated(constants: Constants, sample: Sample, centre: str) -> dict[float, Residual]:
-    """Share of trees -> the residual of these rows on a grid."""
+def _tabulated(
+    constants: Constants, sample: Sample, centre: str, shares: Sequence[float]
+) -> Iterator[tuple[float, Residual]]:
+    """Share of trees, and the residual of these rows on a grid."""
     gpu = load_gpu(sample.gpu)
-    if sample.form == "gemm":  # where a library chooses among kernels, and now and then ill
-        rows = coordinates(sample.form, sample.work), np.log(sample.measured_us)
-        sample = sample.take(followable(*rows, 2 * BAND))
     _, group = constants.group(sample.form, sample.variant, gpu)
     x, y, weights = trained_on(constants, group.parameters, sample)
     nodes = tuple(_nodes(axis, _SPACING[name]) for name, axis in zip(AXES[sample.form], x, strict=True))
-    mesh = np.array([axis.ravel() for axis in np.meshgrid(*nodes, indexing="ij")])
+    mesh = mesh_of(nodes)
     at = np.concatenate([mesh, x], axis=1)
     seen, asked = features(sample.form, x, gpu.sm_count), features(sample.form, at, gpu.sm_count)
     learned = _by_trees(seen, y, weights, asked, centre)
     trees, own = learned[: mesh.shape[1]], learned[mesh.shape[1] :]
     near = _by_kriging(x, y if centre == "means" else own + np.clip(y - own, -_OUTLIER, _OUTLIER), mesh)
-    return {
-        share: held_table(constants, group.parameters, sample, nodes, share * trees + (1 - share) * near)
-        for share in _SHARES_OF_TREES
-    }
+    for share in shares:
+        yield share, held_table(constants, group.parameters, sample, nodes, share * trees + (1 - share) * near)
 
 
 def held_table(
     constants: Constants, parameters: Mapping[str, float], sample: Sample, nodes: tuple[Floats, ...], learned: Floats
 ) -> Residual:
     """A grid of ln(measured ÷ form), flat with the last axis fastest, held monotone within the band."""
-    mesh = np.array([axis.ravel() for axis in np.meshgrid(*nodes, indexing="ij")])
-    form_us = form_us_as_sold(constants, sample.form, parameters, sample.gpu, _work_at(sample, mesh))
+    form_us = form_us_as_sold(constants, sample.form, parameters, sample.gpu, _work_at(sample, mesh_of(nodes)))
     shape = tuple(axis.size for axis in nodes)
     rising = [i for i, name in enumerate(AXES[sample.form]) if name in GROWING[sample.form]]
     values = _held_monotone(learned.reshape(shape), np.log(form_us).reshape(shape), rising)

@@ -472,7 +472,7 @@ def _collective_samples(folder: Path, _pairs: dict[str, set[Shape]]) -> Iterable
     version is. What is fitted are rows of other versions, of engines' own kernels, and of Vidur, whose sizes are its
     own.
     """
-    scored_versions = _scored_collective_versions(folder.parent / "pairs_dev.parquet")
+    scored_versions = scored_collective_versions(folder.parent / "pairs_dev.parquet")
     for gpu, c in _by_gpu(read_columns(folder / "collectives.parquet")):
         version, backend = c["version"].astype(str), c["backend"].astype(str)
         other = backend == "nccl"
@@ -495,7 +495,8 @@ def _collective_samples(folder: Path, _pairs: dict[str, set[Shape]]) -> Iterable
                 yield _sample("collective", variant, gpu, "collective", some, work, {}, cold, resolution)
 
 
-def _scored_collective_versions(pairs: Path) -> dict[str, set[str]]:
+def scored_collective_versions(pairs: Path) -> dict[str, set[str]]:
+    """Per GPU, of NCCL: those of the table of pairs."""
     if not pairs.exists():
         return {}
     c = read_columns(pairs)

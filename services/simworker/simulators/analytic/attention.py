@@ -9,6 +9,7 @@ import numpy as np
 
 from services.kernels.work import Floats
 from services.simworker.simulators.analytic.columns import GpuColumns, Limits, Parameters, cold_share, overlapped
+from services.simworker.simulators.base import Z90
 
 DECODE_PARAMETERS = (
     "floor", "unit", "unit_wave", "quantised", "k0", "step", "rows", "wide", "l2bw", "l2", "dram", "sat", "merge",
@@ -158,8 +159,9 @@ def prefill(p: Parameters, gpu: GpuColumns, flop_per_us: Floats, work: Prefill) 
 
 
 # How much of the shorter part of a mixed step the longer one does not hide: prefill computes while decode streams
-# keys, but one launch gives each SM to one of them at a time. Not measured; it hurts where both parts take alike.
-_MIXED_EXPOSED = 0.7
+# keys, but one launch gives each SM to one of them at a time. Not measured; it hurts where both parts take alike. Any
+# share from none to all of it is as likely: p10 to p90 are four fifths of that range.
+_MIXED_EXPOSED, _MIXED_RANGE = 0.7, 0.4
 
 
 def mixed(
@@ -180,9 +182,16 @@ def mixed(
     one = np.where(here, first.total - first.launch, 0)
     other = np.where(decodes.units > 0, second.total - second.launch, 0)
     floor = np.maximum(first.launch, second.launch)
-    total = np.maximum(one, other) + _MIXED_EXPOSED * np.minimum(one, other) + floor
+    total, unsure = together(one, other, floor)
 
     def both(name: str) -> Floats:
         return np.where(here, getattr(first, name), 0) + np.where(decodes.units > 0, getattr(second, name), 0)
 
-    return Limits(total, both("tensor"), both("dram"), both("l2"), both("issue"), floor)
+    return Limits(total, both("tensor"), both("dram"), both("l2"), both("issue"), floor, unsure)
+
+
+def together(one: Floats, other: Floats, floor: Floats) -> tuple[Floats, Floats]:
+    """Two parts in one launch, without their floors: the time of both, and sigma of its ln for what nobody measured."""
+    longer, shorter = np.maximum(one, other), np.minimum(one, other)
+    range_ln = np.log((longer + shorter + floor) / (longer + floor))
+    return longer + _MIXED_EXPOSED * shorter + floor, _MIXED_RANGE * range_ln / Z90

@@ -68,9 +68,12 @@ class Limits:
     l2: Floats
     issue: Floats
     launch: Floats
+    unsure: Floats | None = None  # sigma of ln of the total that the form itself does not tell, beside its constants'
 
     def times(self, factor: Floats) -> Limits:
-        return Limits(*(getattr(self, name) * factor for name in Limits.__slots__))
+        of_time = (self.total, self.tensor, self.dram, self.l2, self.issue, self.launch)
+        total, tensor, dram, l2, issue, launch = (one * factor for one in of_time)
+        return Limits(total, tensor, dram, l2, issue, launch, self.unsure)
 
 
 def cold_share(bytes_between_reuses: Floats, l2_bytes: Floats) -> Floats:

@@ -75,7 +75,7 @@ class Rising:
 
     def ln_us(self, x: Floats, form_ln: Floats) -> Floats:
         """x: log2 sizes (axes, tasks)"""
-        total: Floats = self.slope * form_ln + self.trees.sum_at(np.concatenate([x, form_ln[None]]))
+        total: Floats = self.slope * form_ln + self.trees.sum_at(rising_features(x, form_ln))
         return total
 
 
@@ -90,9 +90,12 @@ class Forest:
     copies: float
     l2_kept_bytes: float
     rising: Rising
+    spread: Trees | None = None  # of log2 sizes: ln(sigma ÷ sigmas)
 
-    def evaluate(self, work: WorkTable, form_us: FormUs) -> tuple[Floats, Floats]:
-        """The factor's ln, and how much of it is the table's, from 0 to 1: per task."""
+    def evaluate(self, work: WorkTable, form_us: FormUs) -> tuple[Floats, Floats, Floats]:
+        """The factor's ln, how much of it is the table's, from 0 to 1, and ln of what sigma is to the table's: per
+        task.
+        """
         x = coordinates(_FORM, work)
         inside = np.array([np.clip(position, n[0], n[-1]) for n, position in zip(self.nodes, x, strict=True)])
         ln = self._held(inside, work, form_us)
@@ -103,7 +106,8 @@ class Forest:
             fade = faded(np.maximum(above, below))
             share = share * fade
             lowered = lowered * (faded(above) if axis < _GROWING else fade)
-        return ln * np.where(ln < 0, lowered, share), share
+        spread = self.spread.sum_at(inside) if self.spread is not None else np.zeros(work.count)
+        return ln * np.where(ln < 0, lowered, share), share, spread
 
     def learned(self, x: Floats) -> Floats:
         """What the trees say at log2 sizes (axes, tasks), not held yet."""
@@ -157,12 +161,25 @@ def features(form: str, x: Floats, sm_count: float) -> Floats:
     return np.array([*x, *more])
 
 
+def rising_features(x: Floats, form_ln: Floats) -> Floats:
+    """(features, tasks): the coordinates, the form's time, and what else never falls as m, n, k or experts hit grow."""
+    rows, n, k, hit, _, topk, _ = np.round(2.0**x, 6)
+    rows = rows * topk
+    more = [np.log2(rows), np.log2(hit * n * k), np.log2(rows * n * k), np.log2(rows * n)]
+    for tile_rows, columns in ((64, 128), (128, 128), (128, 256)):
+        more.append(
+            np.log2((rows / tile_rows + hit) * np.ceil(n / columns))
+        )  # tiles, were each expert's last one empty
+    return np.array([*x, form_ln, *more])
+
+
 def from_json(stored: Mapping[str, Any]) -> Forest:
     rising = stored["rising"]
     return Forest(
         _unpacked(stored), nodes=tuple(np.array(axis) for axis in stored["nodes"]), sm_count=stored["sm_count"],
         sigmas=tuple(stored["sigmas"]), copies=stored["copies"], l2_kept_bytes=stored["l2_kept_bytes"],
         rising=Rising(_unpacked(rising), rising["slope"]),
+        spread=_unpacked(stored["spread"]) if "spread" in stored else None,
     )  # fmt: skip
 
 
@@ -189,6 +206,7 @@ def to_json(forest: Forest) -> dict[str, Any]:
         "l2_kept_bytes": forest.l2_kept_bytes,
         **_packed(forest.trees),
         "rising": {"slope": forest.rising.slope, **_packed(forest.rising.trees)},
+        **({"spread": _packed(forest.spread)} if forest.spread is not None else {}),
     }
 
 

@@ -13,8 +13,10 @@ from services.simworker.simulators.analytic.residual import Residual
 Learned = Residual | Forest
 
 
-def evaluate(learned: Learned, form: str, work: WorkTable, form_us: FormUs) -> tuple[Floats, Floats]:
-    """The factor's ln, and how much of it is the measured table's, from 0 to 1: per task."""
+def evaluate(learned: Learned, form: str, work: WorkTable, form_us: FormUs) -> tuple[Floats, Floats, Floats]:
+    """The factor's ln, how much of it is the measured table's, from 0 to 1, and ln of what sigma is to the table's: per
+    task.
+    """
     if isinstance(learned, Forest):
         return learned.evaluate(work, form_us)
     return residual.evaluate(learned, form, work)

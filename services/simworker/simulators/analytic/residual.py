@@ -24,6 +24,12 @@ from services.simworker.simulators.quantities import busiest_rows
 RESOLUTION = 1 / 100
 """Of ln(measured ÷ form): nodes are stored as int8."""
 
+SPREAD_RESOLUTION = 1 / 25
+"""Of ln of what a shape's sigma is to the table's: nodes are stored as int8."""
+
+SIGMA_MIN = 0.01
+"""No two runs are alike."""
+
 BAND = 0.045
 """From size to greater size, form times factor may fall by twice this: less than a tenth, with rounding."""
 
@@ -62,6 +68,15 @@ class Residual:
     sigmas: tuple[float, ...]  # with the factor applied, on rows left out; bins as those of the form's sigmas
     copies: float  # of the weights or the cache that the table's benchmark rotated
     l2_kept_bytes: float  # what of them L2 kept
+    spread: NDArray[np.int8] | None = None  # as values, of ln(sigma ÷ sigmas); in units of SPREAD_RESOLUTION
+
+    def mesh(self) -> Floats:
+        return mesh_of(self.nodes)
+
+
+def mesh_of(nodes: Sequence[Floats]) -> Floats:
+    """Every point of a grid, the last axis fastest: (axes, points)."""
+    return np.array([axis.ravel() for axis in np.meshgrid(*nodes, indexing="ij")])
 
 
 def coordinates(form: str, work: WorkTable) -> Floats:
@@ -102,8 +117,8 @@ def coordinates(form: str, work: WorkTable) -> Floats:
     return answer
 
 
-def evaluate(residual: Residual, form: str, work: WorkTable) -> tuple[Floats, Floats]:
-    """The factor's ln, and how much of it is the table's, from 0 to 1: per task."""
+def evaluate(residual: Residual, form: str, work: WorkTable) -> tuple[Floats, Floats, Floats]:
+    """The factor's ln, how much of it is the table's, from 0 to 1, and ln of what sigma is to the table's: per task."""
     x = coordinates(form, work)
     share = like_the_table(residual.copies, residual.l2_kept_bytes, form, work)
     lowered, raised = share, share
@@ -116,8 +131,13 @@ def evaluate(residual: Residual, form: str, work: WorkTable) -> tuple[Floats, Fl
         growing = name in GROWING[form]
         lowered = lowered * (faded(above) if growing else fade)
         raised = raised * (faded(below) if growing and form == "rowwise" else fade)
-    ln = interpolated(residual.nodes, residual.values, x) * RESOLUTION
-    return ln * np.where(ln < 0, lowered, raised), share
+    if residual.spread is None:
+        ln = interpolated(residual.nodes, residual.values, x) * RESOLUTION
+        spread = np.zeros(work.count)
+    else:
+        ln, spread = interpolated(residual.nodes, np.stack([residual.values, residual.spread]), x)
+        ln, spread = ln * RESOLUTION, spread * SPREAD_RESOLUTION
+    return ln * np.where(ln < 0, lowered, raised), share, spread
 
 
 def faded(octaves: Floats) -> Floats:
@@ -127,10 +147,12 @@ def faded(octaves: Floats) -> Floats:
 
 
 def interpolated(axes: Sequence[Floats], values: NDArray[Any], x: Floats) -> Floats:
-    """Linear between the nodes of a flat table (the last axis fastest), held beyond them: x is (axes, tasks)."""
+    """Linear between the nodes of a flat table (the last axis fastest), held beyond them: x is (axes, tasks). Of
+    several tables, (tables, nodes), all at once: (tables, tasks).
+    """
     count = x.shape[1]
     corners: list[tuple[tuple[NDArray[np.intp], Floats], ...]] = []
-    stride = values.size
+    stride = values.shape[-1]
     for nodes, position in zip(axes, x, strict=True):
         stride //= nodes.size
         if nodes.size == 1:
@@ -138,14 +160,14 @@ def interpolated(axes: Sequence[Floats], values: NDArray[Any], x: Floats) -> Flo
         low = np.clip(np.searchsorted(nodes, position, side="right") - 1, 0, nodes.size - 2)
         part = np.clip((position - nodes[low]) / (nodes[low + 1] - nodes[low]), 0, 1)
         corners.append(((low * stride, 1 - part), ((low + 1) * stride, part)))
-    total: Floats = np.zeros(count)
+    total: Floats = np.zeros((*values.shape[:-1], count))
     for corner in product(*corners):
         index = np.zeros(count, dtype=np.intp)
         weight: Floats = np.ones(count)
         for offset, part in corner:
             index += offset
             weight = weight * part
-        total += weight * values[index]
+        total += weight * values[..., index]
     return total
 
 
@@ -168,18 +190,27 @@ def like_the_table(table_copies: float, l2_kept_bytes: float, form: str, work: W
 
 def from_json(stored: Mapping[str, Any]) -> Residual:
     nodes = tuple(np.array(axis, dtype=np.float64) for axis in stored["nodes"])
-    steps = np.frombuffer(lzma.decompress(base64.b64decode(stored["values"])), dtype=np.int8)
-    values = np.cumsum(steps.reshape([axis.size for axis in nodes]), axis=_STEPS_ALONG, dtype=np.int8)
-    return Residual(nodes, values.ravel(), tuple(stored["sigmas"]), stored["copies"], stored["l2_kept_bytes"])
+    spread = _unpacked(stored["spread"], nodes) if "spread" in stored else None
+    values = _unpacked(stored["values"], nodes)
+    return Residual(nodes, values, tuple(stored["sigmas"]), stored["copies"], stored["l2_kept_bytes"], spread)
 
 
 def to_json(residual: Residual) -> dict[str, Any]:
-    values = residual.values.reshape([axis.size for axis in residual.nodes])
-    steps = np.diff(values, axis=_STEPS_ALONG, prepend=np.int8(0)).astype(np.int8)
     return {
         "nodes": [[round(float(node), 4) for node in axis] for axis in residual.nodes],
         "sigmas": list(residual.sigmas),
         "copies": residual.copies,
         "l2_kept_bytes": residual.l2_kept_bytes,
-        "values": base64.b64encode(lzma.compress(steps.tobytes(), preset=9)).decode("ascii"),
+        "values": _packed(residual.values, residual.nodes),
+        **({"spread": _packed(residual.spread, residual.nodes)} if residual.spread is not None else {}),
     }
+
+
+def _unpacked(text: str, nodes: Sequence[Floats]) -> NDArray[np.int8]:
+    steps = np.frombuffer(lzma.decompress(base64.b64decode(text)), dtype=np.int8)
+    return np.cumsum(steps.reshape([axis.size for axis in nodes]), axis=_STEPS_ALONG, dtype=np.int8).ravel()
+
+
+def _packed(values: NDArray[np.int8], nodes: Sequence[Floats]) -> str:
+    steps = np.diff(values.reshape([axis.size for axis in nodes]), axis=_STEPS_ALONG, prepend=np.int8(0))
+    return base64.b64encode(lzma.compress(steps.astype(np.int8).tobytes(), preset=9)).decode("ascii")

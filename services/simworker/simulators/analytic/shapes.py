@@ -182,6 +182,23 @@ def mixed_rows(work: WorkTable) -> tuple[Prefill, Decode]:
     )
 
 
+def mixed_parts(work: WorkTable) -> tuple[WorkTable, WorkTable]:
+    """The chunks and the decodes of mixed steps as tasks of their own."""
+    chunks, decodes = mixed_rows(work)
+    count = np.maximum(chunks.requests, 1e-9)
+    units = decodes.units / np.maximum(_row(work, "kv_heads"), 1)
+    first = {
+        "sequences": chunks.requests, "q_tokens": chunks.queries, "kv_tokens": chunks.keys, "qk_pairs": chunks.pairs,
+        "q_longest": chunks.queries_mean, "kv_longest": chunks.keys / count,
+    }  # fmt: skip
+    second = {
+        "sequences": units, "q_tokens": units, "kv_tokens": units * decodes.keys, "qk_pairs": units * decodes.keys,
+        "q_longest": np.ones(units.shape), "kv_longest": decodes.keys,
+    }  # fmt: skip
+    one, other = ({name: column[0] for name, column in part.items()} for part in (first, second))
+    return work.replaced(one), work.replaced(other)
+
+
 def rowwise_rows(work: WorkTable) -> tuple[RowWise, Floats]:
     """And which tasks say neither bytes nor FLOP: those are guessed from their threads (1, tasks)."""
     amount = quantities(work)

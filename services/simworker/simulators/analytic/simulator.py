@@ -19,6 +19,7 @@ from services.simworker.simulators.analytic.collective import collective
 from services.simworker.simulators.analytic.columns import GpuColumns, Limits, Parameters
 from services.simworker.simulators.analytic.gemm import gemm
 from services.simworker.simulators.analytic.learned import Learned, evaluate
+from services.simworker.simulators.analytic.residual import SIGMA_MIN
 from services.simworker.simulators.analytic.rowwise import rowwise
 from services.simworker.simulators.base import BOUNDS, Z90, Predictions
 from services.simworker.simulators.roofline import flop_rate
@@ -44,7 +45,7 @@ class _Part:
 
 class AnalyticSimulator:
     name = "analytic"
-    version = "4"
+    version = "5"
 
     def __init__(self, thread_count: int = 2, constants: Constants | None = None) -> None:
         self._constants = constants or shipped_constants()
@@ -96,6 +97,7 @@ class _Prepared:
     # What tables say beyond the form, one row per measured GPU and a first one that says nothing: (rows, tasks).
     residual_ln: Floats
     residual_share: Floats
+    residual_spread_ln: Floats
     residual_sigmas: Floats  # (rows, bins)
     residual_row: NDArray[np.intp]  # (configs,)
 
@@ -118,24 +120,29 @@ class _Prepared:
             sigmas=np.array([g.sigmas for g in groups], dtype=np.float64),
             flop_per_us=np.array([[rate / 1e6] for rate, _ in rates], dtype=np.float64),
             lacking=lacking,
-            residual_ln=np.array([ln for ln, _, _ in learned]),
-            residual_share=np.array([share for _, share, _ in learned]),
-            residual_sigmas=np.array([sigmas for _, _, sigmas in learned], dtype=np.float64),
+            residual_ln=np.array([factor[0] for factor, _ in learned]),
+            residual_share=np.array([factor[1] for factor, _ in learned]),
+            residual_spread_ln=np.array([factor[2] for factor, _ in learned]),
+            residual_sigmas=np.array([sigmas for _, sigmas in learned], dtype=np.float64),
             residual_row=row,
         )
 
 
 def _residuals(
     constants: Constants, part: _Part, gpus: Sequence[GpuSpec], found: Sequence[tuple[str, Group]]
-) -> tuple[list[tuple[Floats, Floats, Sequence[float]]], NDArray[np.intp]]:
+) -> tuple[list[tuple[tuple[Floats, Floats, Floats], Sequence[float]]], NDArray[np.intp]]:
     """Per measured GPU once, however many configs are overrides of it."""
     nothing = np.zeros(part.index.size)
-    learned: list[tuple[Floats, Floats, Sequence[float]]] = [
-        (nothing, nothing, [0.0] * (1 + len(constants.sigma_bins_us)))
+    learned: list[tuple[tuple[Floats, Floats, Floats], Sequence[float]]] = [
+        ((nothing, nothing, nothing), [0.0] * (1 + len(constants.sigma_bins_us)))
     ]
     rows: dict[str, int] = {}
     for gpu, (variant, group) in zip(gpus, found, strict=True):
         if gpu.gpu in rows:
+            continue
+        if part.form == "mixed":
+            rows[gpu.gpu] = len(learned)
+            learned.append((_of_parts(constants, part, gpu), group.sigmas))
             continue
         # Kernels that stand in for others are not those of the table.
         residual = table_for(constants, part.form, variant, gpu, group) if variant == part.variant else None
@@ -144,9 +151,34 @@ def _residuals(
             rows[gpu.gpu] = len(learned)
             own = group.level == f"gpu:{gpu.gpu}"
             form_us = partial(form_us_as_sold, constants, part.form, group.parameters, gpu.gpu)
-            factor = evaluate(residual, part.form, part.work, form_us)
-            learned.append((*factor, residual.sigmas if own else group.sigmas))
+            ln, share, spread = evaluate(residual, part.form, part.work, form_us)
+            learned.append(((ln, share, spread), residual.sigmas) if own else ((ln, share, nothing), group.sigmas))
     return learned, np.array([rows[gpu.gpu] for gpu in gpus], dtype=np.intp)
+
+
+def _of_parts(constants: Constants, part: _Part, gpu: GpuSpec) -> tuple[Floats, Floats, Floats]:
+    """What the tables of both kinds of attention say of a mixed step's parts, as a factor on the whole. No table has
+    such steps: sigma stays that of the forms.
+    """
+    nothing = np.zeros(part.index.size)
+    chunks, decodes = shapes.mixed_rows(part.work)
+    there = chunks.requests[0] > 0, decodes.units[0] > 0
+    before: list[Floats] = []
+    after: list[Floats] = []
+    for form, work, is_there in zip(("prefill", "decode"), shapes.mixed_parts(part.work), there, strict=True):
+        variant, own = constants.group(form, part.variant, gpu)
+        table = table_for(constants, form, variant, gpu, own) if variant == part.variant else None
+        if table is None:
+            return nothing, nothing, nothing
+        limits = limits_as_sold(constants, form, own.parameters, gpu.gpu, work)
+        ln = evaluate(table, form, work, partial(form_us_as_sold, constants, form, own.parameters, gpu.gpu))[0]
+        times = np.where(is_there, (limits.total - limits.launch)[0], 0.0), limits.launch[0]
+        before += times
+        after += (us * np.where(is_there, np.exp(ln), 1.0) for us in times)
+    whole = [
+        attention.together(one, other, np.maximum(floor, beside))[0] for one, floor, other, beside in (before, after)
+    ]
+    return np.log(whole[1] / whole[0]), nothing, nothing
 
 
 def table_for(constants: Constants, form: str, variant: str, gpu: GpuSpec, group: Group) -> Learned | None:
@@ -280,8 +312,11 @@ def _compute(
     bins = np.searchsorted(np.array(constants.sigma_bins_us), limits.total)
     sigma = np.take_along_axis(ready.sigmas[rows], bins, axis=1)
     if learned.any():
-        share = ready.residual_share[learned, tasks]
-        sigma = sigma + share * (np.take_along_axis(ready.residual_sigmas[learned], bins, axis=1) - sigma)
+        there = np.take_along_axis(ready.residual_sigmas[learned], bins, axis=1)
+        there = np.maximum(there * np.exp(ready.residual_spread_ln[learned, tasks]), SIGMA_MIN)
+        sigma = sigma + ready.residual_share[learned, tasks] * (there - sigma)
+    if limits.unsure is not None:
+        sigma = np.hypot(sigma, limits.unsure)
     if part.form == "rowwise":
         _, guessed = shapes.rowwise_rows(work)
         sigma = np.where(guessed > 0, np.maximum(sigma, constants.rules["extra_sigma"]["value"]["guessed_work"]), sigma)
@@ -318,11 +353,18 @@ def form_us_as_sold(
     constants: Constants, form: str, parameters: Mapping[str, float], gpu: str, work: WorkTable
 ) -> Floats:
     """One form by one set of constants on a GPU without overrides, in µs: (tasks,)."""
+    total: Floats = limits_as_sold(constants, form, parameters, gpu, work).total[0]
+    return total
+
+
+def limits_as_sold(
+    constants: Constants, form: str, parameters: Mapping[str, float], gpu: str, work: WorkTable
+) -> Limits:
+    """The same with what makes it up: (1, tasks)."""
     spec = load_gpu(gpu)
     p = {name: np.array([[value]]) for name, value in parameters.items()}
     flop_per_us = np.array([[flop_rate(str(work.text("math")[0]), spec)[0] / 1e6]])
-    total: Floats = limits_of(constants, form, p, GpuColumns.of([spec]), flop_per_us, work).total[0]
-    return total
+    return limits_of(constants, form, p, GpuColumns.of([spec]), flop_per_us, work)
 
 
 def form_and_variant(
