@@ -21,6 +21,7 @@ import pyarrow as pa
 from cascade_schemas.events import Refine
 from cascade_schemas.gpu import UnknownGpu, known_gpus, load_gpu
 from cascade_schemas.model import ModelSpec, UnknownModel, UnsupportedModel, load_model
+from cascade_schemas.routing import EVEN
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -29,7 +30,6 @@ from rich.status import Status
 from services.ingest.growing import Growth, follow
 from services.ingest.requests import BaselineError, prompts_from_baseline
 from services.ingest.synthesis import Workload
-from services.kernels.routing import EVEN
 from services.kernels.sass_traces.kernelslist import BadTrace, read_kernelslist
 from services.runtime.embedded import Embedded, HomeInUse, wall_clock_ms
 from services.runtime.engine import Engine, ImportOptions, Refused, Report

@@ -60,6 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="", help="a known name or a config.json; default: what the engine loads")
     parser.add_argument("--name", default="", help="of the trace")
     parser.add_argument("--source-gpu", default="", help="a GPU id; default: what the driver says")
+    parser.add_argument(
+        "--routing", default="", metavar="even|zipf:S", help="how tokens are spread over experts (even)"
+    )
     parser.add_argument("--token", default="", help=f"of the Cascade server; default: {TOKEN_VARIABLE}")
     parser.add_argument("--steps", action="store_true", help="engine steps and host times alone, no profiler")
     parser.add_argument("--sample", action="store_true", help="profile a few steps of each kind, then stop")
@@ -87,7 +90,7 @@ def _traced(options: argparse.Namespace, command: Sequence[str]) -> int:
     orders = new_orders(
         destination=options.to, model=options.model, name=options.name or _name(command),
         mode="steps" if options.steps else "kernels", collector=options.collector, source_gpu=options.source_gpu,
-        token=options.token, is_sampling=options.sample, host_profile=profile,
+        routing=options.routing, token=options.token, is_sampling=options.sample, host_profile=profile,
     )  # fmt: skip
     if options.baseline:
         orders = replace(orders, host_profile=_measured(orders, command))

@@ -33,6 +33,7 @@ class Orders:
     collector: str = ""  # torch, cupti, nsys; "": the first that works
     model: Mapping[str, Any] | None = None  # a ModelSpec
     source_gpu: str = ""
+    routing: str = ""  # of tokens to experts: "" evenly, else zipf:EXPONENT
     token: str = field(default="", repr=False)
     spool_folder: str = ""  # "": the system's folder for temporary files
     is_sampling: bool = False  # profile steps only until their times are known well enough

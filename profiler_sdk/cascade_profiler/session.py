@@ -67,6 +67,7 @@ def trace(
     mode: str = "kernels",
     collector: str = "",
     source_gpu: str = "",
+    routing: str = "",
     token: str = "",
     sample: bool | Goal = False,
     host_profile: str | Path | Mapping[str, Any] | None = None,
@@ -76,13 +77,14 @@ def trace(
 
     destination: kafka://…, http(s)://… (the gateway), file:///folder/name, memory://; "": the Cascade server of this
     machine, else a file in the current folder. model: a known name or a config.json. mode: "kernels" or "steps".
+    routing: how tokens are spread over experts, which no profiler tells: "even" or "zipf:EXPONENT".
     sample: profile a few steps of each kind, until a Goal is reached. host_profile: a Baseline's profile, or the file
     it was saved to.
     """
     forget()
     orders = _orders(
         destination=destination, model=model, name=name, mode=mode, collector=collector, source_gpu=source_gpu,
-        token=token, is_sampling=bool(sample), goal=sample if isinstance(sample, Goal) else Goal(),
+        routing=routing, token=token, is_sampling=bool(sample), goal=sample if isinstance(sample, Goal) else Goal(),
         host_profile=host_profile, spool_folder=spool_folder,
     )  # fmt: skip
     found = Trace(orders.trace_id if orders else "", orders.destination if orders else "")
@@ -119,6 +121,7 @@ def new_orders(
     mode: str = "kernels",
     collector: str = "",
     source_gpu: str = "",
+    routing: str = "",
     token: str = "",
     is_sampling: bool = False,
     goal: Goal = _GOAL,
@@ -138,6 +141,10 @@ def new_orders(
         from cascade_schemas.gpu import load_gpu  # noqa: PLC0415
 
         source_gpu = load_gpu(source_gpu).gpu
+    if routing:
+        from cascade_schemas.routing import as_said, exponent_of  # noqa: PLC0415
+
+        routing = as_said(exponent_of(routing))
     profile: Mapping[str, Any] | None = None
     if host_profile is not None:
         profile = host_profile if isinstance(host_profile, Mapping) else read_profile(Path(host_profile))
@@ -152,6 +159,7 @@ def new_orders(
         collector=collector,
         model=spec,
         source_gpu=source_gpu,
+        routing=routing,
         token=token or found_token or os.environ.get(TOKEN_VARIABLE, ""),
         is_sampling=is_sampling,
         goal=goal,

@@ -347,6 +347,7 @@ def _begun(worker: Any, orders: Orders) -> dict[str, Any]:
         clock_error_ns=clock.error_ns,
         world_size=world_size,
         source_gpu=orders.source_gpu or None,
+        routing=orders.routing,
         model=ModelSpec.model_validate(orders.model) if orders.model else model_of(worker),
         engine="vllm",
         engine_version=str(getattr(sys.modules.get("vllm"), "__version__", "")),

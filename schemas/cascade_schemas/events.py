@@ -110,6 +110,7 @@ class RecordingStarted(Event):
     sm_count: int | None = None
     dram_bytes: int | None = None
     source_gpu: str | None = None  # a GPU id, where the user said it
+    routing: Annotated[str, Field(exclude_if=not_)] = ""  # as of TraceUploaded
     model: ModelSpec | None = None
     engine: str = ""
     engine_version: str = ""

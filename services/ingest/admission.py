@@ -10,9 +10,10 @@ from cascade_schemas.gpu import load_gpu, parse_config
 from cascade_schemas.ids import text_digest
 from cascade_schemas.model import ModelSpec
 from cascade_schemas.partition import TASKS_PER_BATCH
+from cascade_schemas.routing import BadRouting
 from cascade_schemas.task import Lengths
 
-from services.kernels.routing import BadRouting, Routing
+from services.kernels.routing import Routing
 
 IMPORTER_VERSION = "1"
 """Part of a trace's identity: a trace imported by other rules is another trace."""

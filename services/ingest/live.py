@@ -38,6 +38,8 @@ from cascade_schemas.events import (
 )
 from cascade_schemas.gpu import UnknownGpu
 from cascade_schemas.model import ModelSpec
+from cascade_schemas.routing import BadRouting
+from cascade_schemas.task import KernelTask
 
 from services.ingest.assemble import TaskTable, redacted
 from services.ingest.derive import CannotDerive, derive_step, is_copy
@@ -53,6 +55,8 @@ from services.ingest.recorded import (
     joined_columns,
     traced_ops,
 )
+from services.ingest.routed import is_open, note, task_routed
+from services.kernels.routing import Routing
 
 SILENCE_LIMIT_MS = 60_000
 """A trace of which nothing was heard for so long is over: its job was killed, or cannot reach us."""
@@ -133,6 +137,7 @@ class Overrides:
     name: str = ""
     model: ModelSpec | None = None
     source_gpu: str | None = None
+    routing: str = ""
     rank_count: int | None = None  # files that were given
 
 
@@ -255,6 +260,8 @@ class LiveTrace:
         self._surveyed: set[tuple[object, ...]] = set()  # (name, grid, block) of kernels
         self._surveyed_indexes: set[int] = set()
         self._prompts: dict[int, int] = {}
+        self._routing = Routing()
+        self._has_experts = self._has_routed = False
         self._quality = QualityReport()
         self._kernel_count = self._step_count = 0
         self._has_profile = False
@@ -362,6 +369,10 @@ class LiveTrace:
         if source_gpu is None and event.provenance == "measured":
             said = f"calls its GPU {event.gpu_name!r}" if event.gpu_name else "does not name its GPU"
             self._quality.notes.append(f"The job {said}; pass source_gpu=ID so that measured times can be used.")
+        try:
+            self._routing = Routing.of(self._overrides.routing or event.routing)
+        except BadRouting as error:
+            self._quality.notes.append(f"The recording says no routing that is known ({error}): even is assumed.")
         self._quality.notes += [
             f"{one.name}: {one.said}" for one in event.collectors if one.state in ("used", "failed") and one.said
         ]
@@ -525,7 +536,7 @@ class LiveTrace:
             if index in self._said_indexes:
                 continue
             self._said_indexes.add(index)
-            task = self._tasks.tasks[index] = redacted(self._tasks.tasks[index], self._quality)
+            task = self._tasks.tasks[index] = self._routed(redacted(self._tasks.tasks[index], self._quality))
             if task.task_id in self._said_tasks:
                 continue
             self._said_tasks.add(task.task_id)
@@ -534,6 +545,13 @@ class LiveTrace:
                 self._said_signatures.add(signature_id)
                 yield SignatureTraced(trace_id=self._trace_id, signature_id=signature_id, signature=task.signature)
             yield KernelTaskTraced(trace_id=self._trace_id, task_id=task.task_id, signature_id=signature_id, task=task)
+
+    def _routed(self, task: KernelTask) -> KernelTask:
+        if is_open(task):
+            self._has_experts = True
+            task = task_routed(task, self._routing)
+            self._has_routed = self._has_routed or bool(task.tokens_per_expert)
+        return task
 
     def _step(
         self, step: ImportedStep, recorded: StepRecorded, kernel_count: int, *, is_profiled: bool = True
@@ -594,6 +612,8 @@ class LiveTrace:
                 self._quality.dropped_event_count += rank.ended.dropped_launch_count
                 self._quality.notes += [note for note in rank.ended.notes if note not in self._quality.notes]
         self._quality.is_truncated = is_truncated
+        if self._has_experts or self._routing.exponent:
+            self._quality.notes.append(note(self._routing, any_routed=self._has_routed))
         launch_count = sum(rank.said_count for rank in self._ranks.values())
         if not launch_count:
             yield self._rejected(

@@ -7,21 +7,13 @@ several times its share. The skewed routing of the measured tables is about as u
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from cascade_schemas.routing import EVEN, as_said, exponent_of
 
 from services.kernels.work import Floats
-
-EVEN = "even"
-_ZIPF = "zipf"
-_EXPONENT_MAX = 4.0  # beyond, all tokens go to the same experts
-
-
-class BadRouting(ValueError):
-    """A routing that is none; the message names it and the way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +25,10 @@ class Routing:
     @classmethod
     def of(cls, text: str) -> Routing:
         """Of "even" (or nothing), or of "zipf:EXPONENT". Raises BadRouting."""
-        if text in {"", EVEN}:
-            return cls()
-        name, _, number = text.partition(":")
-        try:
-            exponent = float(number)
-        except ValueError:
-            exponent = math.nan
-        if name != _ZIPF or not 0 < exponent <= _EXPONENT_MAX:
-            raise BadRouting(
-                f"routing {text[:40]!r}: give {EVEN}, or {_ZIPF}:EXPONENT with an exponent above 0 and at most "
-                f"{_EXPONENT_MAX:g}, such as {_ZIPF}:1"
-            )
-        return cls(exponent)
+        return cls(exponent_of(text))
 
     def __str__(self) -> str:
-        return f"{_ZIPF}:{self.exponent:g}" if self.exponent else EVEN
+        return as_said(self.exponent) or EVEN
 
     def tokens_per_expert(self, tokens: int, experts: int, topk: int) -> tuple[int, ...]:
         """Rows of each expert, the busiest first; () for even routing. A token goes to `topk` different experts."""

@@ -6,6 +6,7 @@ import pytest
 from cascade_schemas.events import ArtifactRef
 from cascade_schemas.gpu import load_gpu
 from cascade_schemas.model import load_model
+from cascade_schemas.routing import BadRouting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from services.ingest.admission import BadRequest, upload
 from services.ingest.importers.synthesis import synthesized
 from services.ingest.routed import routed
 from services.ingest.synthesis import Workload
-from services.kernels.routing import BadRouting, Routing
+from services.kernels.routing import Routing
 from services.kernels.work import Family, WorkTable
 from services.kernels.work_of import work_of
 from services.simworker.simulators.analytic.simulator import AnalyticSimulator

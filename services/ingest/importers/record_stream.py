@@ -28,7 +28,7 @@ def events_of_streams(upload: TraceUploaded, paths: Sequence[Path]) -> Iterator[
     """The catalog that live ingest would have made of the same records. Raises TraceRejected."""
     trace = LiveTrace(
         upload.trace_id,
-        Overrides(name=upload.name, model=upload.model, source_gpu=upload.source_gpu, rank_count=len(paths)),
+        Overrides(upload.name, upload.model, upload.source_gpu, upload.routing, rank_count=len(paths)),
     )
     recorded_ids: set[str] = set()
     heard = 0

@@ -293,6 +293,7 @@ export interface RecordingStarted {
   readonly sm_count: number | null
   readonly dram_bytes: number | null
   readonly source_gpu: string | null
+  readonly routing: string
   readonly model: ModelSpec | null
   readonly engine: string
   readonly engine_version: string
