@@ -171,7 +171,7 @@ def test_every_table_says_what_it_was_learned_from_and_gained():
 
 
 def test_the_tables_are_small_and_load_at_once():
-    assert (FOLDER / "residual.json").stat().st_size < 2_500_000
+    assert (FOLDER / "residual.json").stat().st_size < 3_200_000
     began = time.perf_counter()
     load_constants(FOLDER)
     assert time.perf_counter() - began < 0.5  # 0.03 on an idle machine: tables are unpacked when asked for
