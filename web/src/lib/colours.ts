@@ -24,3 +24,23 @@ export function resolvedColours(): Readonly<Record<string, Rgb>> {
   probe.remove()
   return colours
 }
+
+/** Called with every change of the theme, by whoever made it; answers how to stop. */
+export function onTheme(changed: () => void): () => void {
+  const system = matchMedia('(prefers-color-scheme: dark)')
+  system.addEventListener('change', changed)
+  const observer = new MutationObserver(changed)
+  observer.observe(document.documentElement, { attributes: true, attributeFilter: ['data-theme'] })
+  return () => {
+    system.removeEventListener('change', changed)
+    observer.disconnect()
+  }
+}
+
+/** A token as a canvas takes it, in the theme of now. */
+export type Ink = (token: string) => string
+
+export function ink(): Ink {
+  const colours = resolvedColours()
+  return (token) => `rgb(${(colours[token] ?? [128, 128, 128]).join(' ')})`
+}

@@ -1,5 +1,6 @@
 import { useVirtualizer } from '@tanstack/react-virtual'
-import { memo, useLayoutEffect, useMemo, useRef, type CSSProperties, type KeyboardEvent, type ReactNode } from 'react'
+import { memo, useLayoutEffect, useMemo, useRef, useState, type CSSProperties, type KeyboardEvent, type ReactNode } from 'react'
+import { ink, onTheme, type Ink } from '../lib/colours'
 import type { Box } from './charts/sparkline'
 import styles from './DataTable.module.css'
 import { sortedRows, type Sort, type SortKey } from './sorting'
@@ -16,8 +17,13 @@ export interface Column<Row> {
   /** Stays in view when the table is scrolled sideways. Only the first one may. */
   readonly isSticky?: boolean
   readonly cell: (row: Row, index: number) => ReactNode
-  /** Drawn over the cells, on one canvas for the whole column; what it shows is said in words by `cell`. */
-  readonly paint?: (context: CanvasRenderingContext2D, row: Row, box: Box) => void
+  /** The colour of its words: a token of the diverging scale, towards the text's colour as far as small letters need it. */
+  readonly tone?: (row: Row) => string | undefined
+  /**
+   * Drawn over the cells, on one canvas for the whole column, in a box as high as the row; what it shows is said in words
+   * by `cell`.
+   */
+  readonly paint?: (context: CanvasRenderingContext2D, row: Row, box: Box, inked: Ink) => void
   /** What it is sorted by; a column without cannot be. */
   readonly sortBy?: (row: Row) => SortKey
   /** Longer words on hover. */
@@ -40,10 +46,14 @@ interface Props<Row> {
   readonly empty?: ReactNode
 }
 
+const HURRIED_ROWS = 6 // that a frame scrolls by: nobody reads cells then
+
 /** A table of any length: only what is in view exists, its head and first column stay, each column sorts. */
 export function DataTable<Row>(props: Props<Row>) {
   const { label, rows, columns, keyOf, rowPx = 28, sort, onSort, selected, onRow, maxHeight, empty } = props
   const scroller = useRef<HTMLDivElement>(null)
+  const before = useRef(0)
+  const [isHurried, setHurried] = useState(false)
   const shown = useMemo(() => {
     const by = columns.find(({ id }) => id === sort?.by)?.sortBy
     return sort === undefined || by === undefined ? rows : sortedRows(rows, by, sort.isDescending)
@@ -55,6 +65,11 @@ export function DataTable<Row>(props: Props<Row>) {
     getScrollElement: () => scroller.current,
     estimateSize: () => rowPx,
     overscan: 12,
+    onChange: ({ scrollOffset, isScrolling }) => {
+      const moved = Math.abs((scrollOffset ?? 0) - before.current)
+      before.current = scrollOffset ?? 0
+      setHurried(isScrolling && moved > HURRIED_ROWS * rowPx)
+    },
   })
   const items = virtual.getVirtualItems()
   const first = items[0]
@@ -114,6 +129,7 @@ export function DataTable<Row>(props: Props<Row>) {
               top={start}
               rowPx={rowPx}
               isSelected={key === selected}
+              isHurried={isHurried}
               onRow={onRow}
             />
           )
@@ -134,6 +150,7 @@ function RowOf<Row>({
   top,
   rowPx,
   isSelected,
+  isHurried,
   onRow,
 }: {
   readonly row: Row
@@ -143,32 +160,60 @@ function RowOf<Row>({
   readonly top: number
   readonly rowPx: number
   readonly isSelected: boolean
+  readonly isHurried: boolean
   readonly onRow: ((row: Row) => void) | undefined
 }) {
+  // A row that comes by in a hurry has its first cell and what is painted; the rest comes when there is time to read it.
+  const [isWhole, setWhole] = useState(!isHurried)
+  if (!isWhole && !isHurried) setWhole(true)
   return (
     <div
       role="row"
       aria-rowindex={index + 2}
       aria-selected={onRow === undefined ? undefined : isSelected}
       className={`${styles.row} ${isSelected ? styles.selected : ''} ${onRow ? styles.pressable : ''}`}
-      style={{ ...frame, height: rowPx, transform: `translateY(${top}px)` }}
+      style={{ ...frame, height: rowPx, top }}
       onClick={onRow && (() => onRow(row))}
     >
-      {columns.map((column) => (
-        <div
-          key={column.id}
-          role={column.isSticky ? 'rowheader' : 'cell'}
-          className={`${styles.cell} ${column.isNumber ? styles.number : ''} ${column.isSticky ? styles.sticky : ''}`}
-        >
-          {column.cell(row, index)}
-        </div>
-      ))}
+      <Cells row={row} index={index} columns={columns} isWhole={isWhole} />
     </div>
   )
 }
 
-const PAINTED_PX = 16
+const Cells = memo(CellsOf) as typeof CellsOf
+
+function CellsOf<Row>({
+  row,
+  index,
+  columns,
+  isWhole,
+}: {
+  readonly row: Row
+  readonly index: number
+  readonly columns: readonly Column<Row>[]
+  readonly isWhole: boolean
+}): ReactNode {
+  return (isWhole ? columns : columns.slice(0, 1)).map((column) => (
+    <div
+      key={column.id}
+      role={column.isSticky ? 'rowheader' : 'cell'}
+      className={`${styles.cell} ${column.isNumber ? styles.number : ''} ${column.isSticky ? styles.sticky : ''}`}
+      data-tone={column.tone?.(row)}
+    >
+      {column.cell(row, index)}
+    </div>
+  ))
+}
+
 const PADDING_PX = 12
+const ROWS_PER_CANVAS_STEP = 16 // a canvas that keeps its size is only cleared
+
+/** Where a painted column is, and what its theme's colours are. */
+interface Surface {
+  readonly left: number
+  readonly width: number
+  readonly inked: Ink
+}
 
 /** One canvas over a column's cells in view: a thousand small drawings without a thousand elements. */
 function PaintedColumn<Row>({
@@ -186,33 +231,33 @@ function PaintedColumn<Row>({
   readonly rowPx: number
 }) {
   const canvas = useRef<HTMLCanvasElement>(null)
+  const [surface, setSurface] = useState<Surface | null>(null)
+  // Looked at when it changes, never while rows go by: to ask where something is makes the browser lay out all that is new.
   useLayoutEffect(() => {
-    const drawn = canvas.current
-    const head = drawn?.closest('[role=table]')?.querySelector('[role=row]')?.children[place]
-    if (drawn == null || !(head instanceof HTMLElement)) return undefined
-    const draw = () => {
-      const ratio = window.devicePixelRatio
-      const [width, height] = [Math.max(1, head.offsetWidth - 2 * PADDING_PX), Math.max(1, rows.length * rowPx)]
-      drawn.style.cssText = `left:${head.offsetLeft + PADDING_PX}px;top:${top}px;width:${width}px;height:${height}px`
-      drawn.width = Math.round(width * ratio)
-      drawn.height = Math.round(height * ratio)
-      const context = drawn.getContext('2d')
-      if (context === null) return
-      context.scale(ratio, ratio)
-      context.fillStyle = getComputedStyle(drawn).color
-      rows.forEach((row, at) => paint(context, row, { x: 0, y: at * rowPx + (rowPx - PAINTED_PX) / 2, width, height: PAINTED_PX }))
-    }
-    draw()
-    const resized = new ResizeObserver(draw)
+    const head = canvas.current?.closest('[role=table]')?.querySelector('[role=row]')?.children[place]
+    if (!(head instanceof HTMLElement)) return undefined
+    const look = () => setSurface({ left: head.offsetLeft + PADDING_PX, width: Math.max(1, head.offsetWidth - 2 * PADDING_PX), inked: ink() })
+    const resized = new ResizeObserver(look)
     resized.observe(head)
-    const themed = new MutationObserver(draw)
-    themed.observe(document.documentElement, { attributes: true, attributeFilter: ['data-theme'] })
+    const unwatch = onTheme(look)
     return () => {
       resized.disconnect()
-      themed.disconnect()
+      unwatch()
     }
-  }, [paint, place, rows, top, rowPx])
-  return <canvas ref={canvas} className={styles.painted} aria-hidden="true" />
+  }, [place])
+  useLayoutEffect(() => {
+    const context = canvas.current?.getContext('2d')
+    if (canvas.current === null || context == null || surface === null) return
+    const ratio = window.devicePixelRatio
+    const tall = Math.ceil(rows.length / ROWS_PER_CANVAS_STEP) * ROWS_PER_CANVAS_STEP * rowPx
+    const [width, height] = [Math.round(surface.width * ratio), Math.max(1, Math.round(tall * ratio))]
+    if (canvas.current.width !== width || canvas.current.height !== height) Object.assign(canvas.current, { width, height })
+    context.setTransform(ratio, 0, 0, ratio, 0, 0)
+    context.clearRect(0, 0, surface.width, tall)
+    rows.forEach((row, at) => paint(context, row, { x: 0, y: at * rowPx, width: surface.width, height: rowPx }, surface.inked))
+  }, [paint, rows, rowPx, surface])
+  const height = Math.ceil(rows.length / ROWS_PER_CANVAS_STEP) * ROWS_PER_CANVAS_STEP * rowPx
+  return <canvas ref={canvas} className={styles.painted} style={{ left: surface?.left ?? 0, top, width: surface?.width ?? 0, height }} aria-hidden="true" />
 }
 
 function Head<Row>({

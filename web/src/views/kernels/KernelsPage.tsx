@@ -1,5 +1,5 @@
 import { getRouteApi } from '@tanstack/react-router'
-import { useEffect, useMemo } from 'react'
+import { memo, useCallback, useEffect, useMemo } from 'react'
 import { errorToken, familyShown, boundShown } from '../../lib/families'
 import { count, counted, digits, MISSING, percent, range, rate, signedPercent, time, timeUnit, timeWithUnit } from '../../lib/format'
 import { classOf, isHypothetical, letter } from '../../lib/gpus'
@@ -13,7 +13,7 @@ import { StackedBars, type Stack } from '../charts/StackedBars'
 import { DataTable, type Column } from '../DataTable'
 import { GpuChip } from '../GpuChip'
 import { InInspector, useInspector } from '../Inspector'
-import { Interval, scaleOf } from '../Interval'
+import { Interval, paintBand, scaleOf } from '../Interval'
 import { Problem } from '../Problem'
 import { useRun } from '../run/runContext'
 import { Empty, Loading } from '../States'
@@ -31,7 +31,7 @@ export function KernelsPage() {
   const { run } = useRun()
   const search = route.useSearch()
   const navigate = route.useNavigate()
-  const configs = requestedConfigs(run).slice(0, SHOWN_AT_ONCE)
+  const configs = useMemo(() => requestedConfigs(run).slice(0, SHOWN_AT_ONCE), [run])
   const possible = configs.findIndex((config) => infeasible(config) === '')
   const base = Math.max(0, possible)
   const { rows: tasks, isLoading, error, refetch } = useKernels(run, configs, base)
@@ -50,7 +50,8 @@ export function KernelsPage() {
   useEffect(() => {
     if (search.k !== undefined) setOpen(true)
   }, [search.k, setOpen])
-  const choose = (key: string) => void navigate({ search: (before) => ({ ...before, k: key, why: undefined }), replace: true })
+  const choose = useCallback((key: string) => void navigate({ search: (before) => ({ ...before, k: key, why: undefined }), replace: true }), [navigate])
+  const chooseRow = useCallback((row: KernelRow) => choose(row.key), [choose])
   const columns = useMemo(() => columnsOf(rows, configs, base, source, share), [rows, configs, base, source, share])
   const configOfWhy = configs.find(({ spec }) => spec.config_id === search.why) ?? configs[base]
   if (error) return <div className={styles.page}><Problem error={error} onRetry={refetch} /></div>
@@ -100,7 +101,7 @@ export function KernelsPage() {
             sort={sort}
             onSort={(next) => void navigate({ search: (before) => ({ ...before, sort: next.by, desc: next.isDescending || undefined }), replace: true })}
             selected={search.k}
-            onRow={(row) => choose(row.key)}
+            onRow={chooseRow}
             maxHeight={420}
             empty={<Empty>{wanted === '' ? 'No kernel is known yet; rows come as the trace is read.' : `No kernel matches “${search.q ?? ''}”.`}</Empty>}
           />
@@ -171,7 +172,11 @@ function columnsOf(
       cell: (row) => {
         const estimate = estimateOf(row, base)
         if (estimate === null) return <Missing cell={row.cells[base]} />
-        return <Interval estimate={estimate} unit={unit} scale={scale} color={color} />
+        return <Interval estimate={estimate} unit={unit} scale={scale} color={color} isBandless />
+      },
+      paint: (context, row, box, inked) => {
+        const estimate = estimateOf(row, base)
+        if (estimate !== null) paintBand(context, { estimate, scale, color }, box, inked)
       },
     },
     {
@@ -215,7 +220,10 @@ function columnsOf(
       hint: `Time on ${letter(base)} in each forty-eighth of the trace`,
       width: 100,
       cell: (row) => <span className="visually-hidden">{`time over steps, ${row.trend.filter((value) => value > 0).length} of ${row.trend.length} parts`}</span>,
-      paint: (context, row, box) => paintSparkline(context, row.trend, box),
+      paint: (context, row, box, inked) => {
+        context.fillStyle = inked('text3')
+        paintSparkline(context, row.trend, { ...box, y: box.y + 6, height: box.height - 12 })
+      },
     },
     ...configs.flatMap((config, index) =>
       index === base
@@ -234,9 +242,10 @@ function columnsOf(
                 return Number.isNaN(found) ? (
                   <Missing cell={row.cells[index]} />
                 ) : (
-                  <span style={{ color: signColor(found - 1) }}>{digits(found)}×</span>
+                  `${digits(found)}×`
                 )
               },
+              tone: (row: KernelRow) => toneOf(ratioOf(row, index, base) - 1),
             } satisfies Column<KernelRow>,
           ],
     ),
@@ -255,15 +264,15 @@ function columnsOf(
         return Number.isNaN(found) ? (
           <span title="not measured on any GPU of this run">{MISSING}</span>
         ) : (
-          <span style={{ color: signColor(found) }}>{signedPercent(ratio(found))}</span>
+          signedPercent(ratio(found))
         )
       },
+      tone: (row) => toneOf(errorOf(row, source)),
     },
   ]
 }
 
-/** The diverging scale, towards the text's colour as far as small letters need it. */
-const signColor = (change: number): string => `color-mix(in oklab, var(--${errorToken(change)}) 55%, var(--text1))`
+const toneOf = (change: number): string | undefined => (Number.isNaN(change) ? undefined : errorToken(change))
 
 const ratioOf = (row: KernelRow, config: number, base: number): number =>
   (row.cells[config]?.duration ?? Number.NaN) / (row.cells[base]?.duration ?? Number.NaN)
@@ -300,7 +309,10 @@ function Bound({ bound }: { readonly bound: string }) {
 
 // --- charts -----------------------------------------------------------------------------------------------------------
 
-function Roofline(props: {
+/** Remembered, as the other chart: a table that is sorted leaves both as they are. */
+const Roofline = memo(RooflineOf)
+
+function RooflineOf(props: {
   readonly rows: readonly KernelRow[]
   readonly config: Config | undefined
   readonly base: number
@@ -378,7 +390,9 @@ function Roof(props: {
 
 const known = (value: number | undefined): number => (value === undefined || Number.isNaN(value) ? 0 : value)
 
-function WhereTimeGoes({ run, rows, configs }: { readonly run: Run; readonly rows: readonly KernelRow[]; readonly configs: readonly Config[] }) {
+const WhereTimeGoes = memo(WhereTimeGoesOf)
+
+function WhereTimeGoesOf({ run, rows, configs }: { readonly run: Run; readonly rows: readonly KernelRow[]; readonly configs: readonly Config[] }) {
   const stacks = useMemo(() => {
     const families = [...familyRows(rows)].sort((a, b) => known(b.cells[0]?.total) - known(a.cells[0]?.total))
     return configs.map((config, index): Stack => {

@@ -1,6 +1,7 @@
 import { useEffect, useMemo, useRef, useState } from 'react'
 import uPlot from 'uplot'
 import 'uplot/dist/uPlot.min.css'
+import { ink, onTheme, type Ink } from '../../lib/colours'
 import { count, MISSING, range, timeUnit, time } from '../../lib/format'
 import { classOf, isHypothetical } from '../../lib/gpus'
 import type { Curves } from '../../lib/screens'
@@ -26,14 +27,14 @@ export function Curve({ curves, configs }: Props) {
   const host = useRef<HTMLDivElement>(null)
   const [shown, setShown] = useState<ReadonlySet<number>>(() => new Set(curves.configs.map((_, index) => index)))
   const [under, setUnder] = useState<number | null>(null)
-  const theme = useTheme()
+  const inked = useInk()
   const unit = useMemo(() => timeUnit(curves.configs.flatMap(({ points }) => points.map((point) => ms(point.value_ms)))), [curves])
   useEffect(() => {
     const element = host.current
     if (element === null) return
-    const plot = new uPlot(optionsOf(curves, configs, shown, width, unit, theme, setUnder), dataOf(curves), element)
+    const plot = new uPlot(optionsOf(curves, configs, shown, width, unit, inked, setUnder), dataOf(curves), element)
     return () => plot.destroy()
-  }, [curves, configs, shown, width, unit, theme])
+  }, [curves, configs, shown, width, unit, inked])
   const at = under ?? nearest(curves)
   return (
     <div className={styles.curve}>
@@ -126,39 +127,12 @@ function dataOf(curves: Curves): uPlot.AlignedData {
   return [[...curves.x], ...series]
 }
 
-interface Theme {
-  readonly color: (token: string) => string
-}
-
 /** Canvas knows no custom properties: their values, and anew when the theme changes. */
-function useTheme(): Theme {
-  const [version, setVersion] = useState(0)
-  useEffect(() => {
-    const renew = () => setVersion((now) => now + 1)
-    const observer = new MutationObserver(renew)
-    observer.observe(document.documentElement, { attributes: true, attributeFilter: ['data-theme'] })
-    const query = matchMedia('(prefers-color-scheme: dark)')
-    query.addEventListener('change', renew)
-    return () => {
-      observer.disconnect()
-      query.removeEventListener('change', renew)
-    }
-  }, [])
-  return useMemo(() => {
-    const probe = document.createElement('span')
-    document.body.append(probe)
-    const known = new Map<string, string>()
-    // Read at once: the probe does not stay.
-    for (const token of TOKENS) {
-      probe.style.color = `var(--${token})`
-      known.set(token, getComputedStyle(probe).color)
-    }
-    probe.remove()
-    return { color: (token) => known.get(token) ?? 'gray', version }
-  }, [version])
+function useInk(): Ink {
+  const [shown, setShown] = useState<Ink>(ink)
+  useEffect(() => onTheme(() => setShown(ink)), [])
+  return shown
 }
-
-const TOKENS = ['text2', 'text3', 'line', 'accent', 'volta', 'turing', 'ampere', 'ada', 'hopper', 'blackwell', 'amd', 'tpu', 'other', 'hypothetical']
 
 function optionsOf(
   curves: Curves,
@@ -166,11 +140,11 @@ function optionsOf(
   shown: ReadonlySet<number>,
   width: number,
   unit: ReturnType<typeof timeUnit>,
-  theme: Theme,
+  inked: Ink,
   onCursor: (index: number | null) => void,
 ): uPlot.Options {
   const font = '11px "Inter Variable", system-ui, sans-serif'
-  const axis = { font, stroke: theme.color('text3'), grid: { stroke: theme.color('line'), width: 1 }, ticks: { show: false } }
+  const axis = { font, stroke: inked('text3'), grid: { stroke: inked('line'), width: 1 }, ticks: { show: false } }
   return {
     width,
     height: HEIGHT,
@@ -185,7 +159,7 @@ function optionsOf(
     series: [
       {},
       ...curves.configs.flatMap((_, index): uPlot.Series[] => {
-        const stroke = theme.color(tokenOf(configs[index]?.spec ?? null))
+        const stroke = inked(tokenOf(configs[index]?.spec ?? null))
         const show = shown.has(index)
         return [
           { stroke, width: 2, show, dash: [...dashOf(index, configs)], points: { show: false } },
@@ -195,11 +169,11 @@ function optionsOf(
       }),
     ],
     bands: curves.configs.flatMap((_, index) =>
-      shown.has(index) ? [{ series: [index * 3 + 3, index * 3 + 2] as [number, number], fill: faded(theme.color(tokenOf(configs[index]?.spec ?? null))) }] : [],
+      shown.has(index) ? [{ series: [index * 3 + 3, index * 3 + 2] as [number, number], fill: faded(inked(tokenOf(configs[index]?.spec ?? null))) }] : [],
     ),
     hooks: {
-      drawClear: [(plot) => shadeTraced(plot, curves, theme)],
-      draw: [(plot) => letterEnds(plot, curves, configs, shown, theme)],
+      drawClear: [(plot) => shadeTraced(plot, curves, inked)],
+      draw: [(plot) => letterEnds(plot, curves, configs, shown, inked)],
       setCursor: [(plot) => onCursor(plot.cursor.idx ?? null)],
     },
   }
@@ -209,21 +183,21 @@ const labelled = (tick: number | null, unit: ReturnType<typeof timeUnit>): strin
 
 const faded = (color: string): string => color.replace('rgb(', 'rgba(').replace(')', ', 0.14)')
 
-function shadeTraced(plot: uPlot, curves: Curves, theme: Theme): void {
+function shadeTraced(plot: uPlot, curves: Curves, inked: Ink): void {
   const { ctx, bbox } = plot
   const left = plot.valToPos(curves.traced.low, 'x', true)
   const right = plot.valToPos(curves.traced.high, 'x', true)
   ctx.save()
-  ctx.fillStyle = faded(theme.color('accent'))
+  ctx.fillStyle = faded(inked('accent'))
   ctx.fillRect(left - 2, bbox.top, Math.max(4, right - left + 4), bbox.height)
-  ctx.fillStyle = theme.color('text2')
+  ctx.fillStyle = inked('text2')
   ctx.font = `${11 * devicePixelRatio}px "Inter Variable", system-ui, sans-serif`
   ctx.fillText('traced', right + 6, bbox.top + 12 * devicePixelRatio)
   ctx.restore()
 }
 
 /** Each line says whose it is where it ends. */
-function letterEnds(plot: uPlot, curves: Curves, configs: Props['configs'], shown: ReadonlySet<number>, theme: Theme): void {
+function letterEnds(plot: uPlot, curves: Curves, configs: Props['configs'], shown: ReadonlySet<number>, inked: Ink): void {
   const { ctx, bbox } = plot
   ctx.save()
   ctx.font = `600 ${11 * devicePixelRatio}px "Inter Variable", system-ui, sans-serif`
@@ -240,7 +214,7 @@ function letterEnds(plot: uPlot, curves: Curves, configs: Props['configs'], show
   for (const { index, x, y } of ends) {
     const at = Math.max(y, above + 12 * devicePixelRatio)
     above = at
-    ctx.fillStyle = theme.color(tokenOf(configs[index]?.spec ?? null))
+    ctx.fillStyle = inked(tokenOf(configs[index]?.spec ?? null))
     ctx.fillText(configs[index]?.letter ?? '', Math.min(x + 5 * devicePixelRatio, bbox.left + bbox.width + 5 * devicePixelRatio), at)
   }
   ctx.restore()

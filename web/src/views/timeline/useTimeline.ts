@@ -1,6 +1,6 @@
 import { useEffect, useRef, useState, useSyncExternalStore, type RefObject } from 'react'
 import type { ConfigSaid, FromTimeline, PerfSaid, ToTimeline, View } from '../../canvas/protocol'
-import { resolvedColours } from '../../lib/colours'
+import { onTheme, resolvedColours } from '../../lib/colours'
 import { isDark, isMotionReduced, onPreferences, preferences } from '../../lib/preferences'
 
 type Said<Op extends FromTimeline['op']> = Extract<FromTimeline, { readonly op: Op }>
@@ -92,14 +92,7 @@ function useTheme(link: WorkerLink, shown: string): void {
   useEffect(() => {
     const tell = () => link.send({ op: 'theme', colours: resolvedColours(), isDark: isDark() })
     tell()
-    const system = matchMedia('(prefers-color-scheme: dark)')
-    system.addEventListener('change', tell)
-    const changed = new MutationObserver(tell)
-    changed.observe(document.documentElement, { attributes: true, attributeFilter: ['data-theme'] })
-    return () => {
-      system.removeEventListener('change', tell)
-      changed.disconnect()
-    }
+    return onTheme(tell)
   }, [link, stored, shown])
 }
 
