@@ -534,7 +534,13 @@ const scenarios = {
     const first = await page.getByTestId('receipt').innerText()
     await page.getByRole('button', { name: /^Why .* on b200_sxm$/ }).click()
     await page.getByTestId('receipt').getByText('on NVIDIA B200').waitFor()
-    return { first, second: await page.getByTestId('receipt').innerText(), address: page.url() }
+    const second = await page.getByTestId('receipt').innerText()
+    const address = page.url()
+    const table = page.getByRole('table', { name: /^Kernels/ })
+    await table.evaluate((element) => (element.scrollTop = element.scrollHeight))
+    const last = table.locator(`[aria-rowindex="${await table.getAttribute('aria-rowcount')}"]`)
+    await last.getByRole('cell').nth(1).waitFor()
+    return { first, second, address, heads: await table.getByRole('columnheader').count(), cells: 1 + (await last.getByRole('cell').count()) }
   },
 
   /** A run asked for with a refinement, and watched until its tiles have upgraded. */

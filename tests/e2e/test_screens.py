@@ -98,6 +98,7 @@ def test_a_receipt_says_why_on_each_gpu(browser, server, sample):
     for text in (found["first"], found["second"]):
         assert all(word in text for word in ("Inputs", "Limits, each alone", "Sum", "Interval", "launch floor"))
     assert "why=" in found["address"]
+    assert found["cells"] == found["heads"]  # of the last row, which was jumped to
 
 
 def test_a_run_is_asked_for_by_keyboard_alone(browser, server, sample):
