@@ -68,6 +68,18 @@ def test_a_table_survives_its_file():
     assert all((a == b).all() for a, b in zip(again.nodes, table(values).nodes, strict=True))
 
 
+def test_a_small_kernel_s_lower_factor_does_not_set_in_where_the_measured_ones_grow_cold():
+    """Else twice the columns would be faster: of both, the larger alone would get the factor."""
+    lower = replace(table(np.full((3, 3, 3), -40)), l2_kept_bytes=16 * 16 * 2 * 6 * 1.0)
+    work = WorkTable.of([gemm(16, 16 * times, 16, weight_copies=0) for times in (1, 2, 4)])
+    ln, share, _ = evaluate(lower, "gemm", work)
+    assert ln == pytest.approx([-0.4] * 3)
+    assert share == pytest.approx([0, 1, 1])
+    higher = replace(lower, values=-lower.values)
+    assert evaluate(higher, "gemm", work)[0] == pytest.approx([0, 0.4, 0.4])
+    assert evaluate(lower, "gemm", WorkTable.of([gemm(16, 16, 16, batch=8)]))[0] == pytest.approx([0])
+
+
 def test_a_spread_survives_its_file_and_is_read_off_between_nodes():
     spread = np.arange(-13, 14).reshape(3, 3, 3)
     again = from_json(
