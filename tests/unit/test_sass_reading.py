@@ -217,3 +217,51 @@ def test_no_damage_to_a_trace_breaks_the_reader(data):
         read_text(damaged.decode("latin-1"))
     except BadTrace as error:
         assert "text" in str(error)
+
+
+ACCESSES = (
+    "ffffffff 1 R8 LDG.E.128 1 R2 16 1 0x{address:x} 16 0 ",
+    "ffffffff 1 R8 LDG.E 1 R2 4 1 0x{address:x} 4 0 ",
+    "00ff00ff 0 STG.E.64 2 R4 R8 8 1 0x{address:x} 8 0 ",
+    "ffffffff 0 LDGSTS.E.BYPASS.128 2 R4 R5 16 2 0x{address:x} " + "16 " * 15 + "-240 " + "16 " * 15 + "0 ",
+    "ffffffff 1 R8 LDG.E 1 R2 4 2 0x{address:x} " + "4096 -32 " * 15 + "64 0 ",
+    "ffffffff 1 R8 LDSM.16.M88.4 1 R5 2 2 0x{address:x} " + "64 " * 15 + "-944 " + "64 " * 15 + "0 ",
+    "ffffffff 0 STS.128 2 R4 R8 16 1 0x{address:x} 32 0 ",
+    "0000000f 1 R8 LDS 1 R5 4 0 0x{address:x} 0x10 0x20 0x30 0 ",
+)
+
+
+def test_an_access_that_is_known_by_its_pc_is_read_as_one_that_is_not():
+    """Wherever it lies: at a sector's begin or not, and of other lanes in between."""
+    addresses = [4096 + 128 * n for n in range(6)] + [4100, 4104, 4612, 36, 2, 8194, 32, 4096]
+    bodies = [body.format(address=address) for body in ACCESSES for address in addresses]
+    # A stride needs no number for each lane, so that others may take part.
+    bodies = [
+        body.replace("ffffffff", "0fffffff") if n % 5 == 4 and " 1 0x" in body else body
+        for n, body in enumerate(bodies)
+    ]
+    padding = ["0000 ffffffff 0 NOP 0 0 0 "] * 60  # near a text's end nothing is compared at once
+
+    def read(pc_of):
+        lines = [f"{pc_of(n):04x} {body}" for n, body in enumerate(bodies)] + padding
+        head = HEADER.format(version=5, binary=80, lineinfo=0, ctas=1)
+        return read_text(f"{head}#BEGIN_TB\nwarp = 0\ninsts = {len(lines)}\n" + "\n".join(lines) + "\n#END_TB\n")
+
+    known = read(lambda n: 16 * (n // len(addresses) + 1))
+    unknown = read(lambda n: 16 * (n + 1))
+    assert len(bodies) + len(padding) == len(known.instructions)
+    assert np.array_equal(known.instructions, unknown.instructions)
+    assert np.array_equal(known.memory, unknown.memory)
+    assert known.thread_instructions == unknown.thread_instructions
+
+
+def test_a_long_packed_text_is_read_as_it_is_unpacked_and_a_cut_one_is_told(tmp_path):
+    body = "".join(f"{16 * n % 8192:04x} ffffffff 1 R8 FFMA 3 R2 R3 R8 0 0 \n" for n in range(30_000))
+    head = HEADER.format(version=5, binary=80, lineinfo=0, ctas=1)
+    packed = lzma.compress(f"{head}#BEGIN_TB\nwarp = 0\ninsts = 30000\n{body}#END_TB\n".encode())
+    file = tmp_path / "kernel-1.traceg.xz"
+    file.write_bytes(packed)
+    assert len(read_kernel(file).instructions) == 30_000
+    file.write_bytes(packed[:-200])
+    with pytest.raises(BadTrace, match="its compressed data is broken or cut"):
+        read_kernel(file)

@@ -6,6 +6,7 @@ import io
 import lzma
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -98,15 +99,26 @@ def _header_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """What is left of a text; a long packed one is unpacked ahead by a thread of its own."""
     with stream:
-        while True:
-            try:
-                block = stream.read(BLOCK_BYTES)
-            except (lzma.LZMAError, EOFError) as error:
-                raise BadTrace(f"{name}: its compressed data is broken or cut ({error})") from error
-            if not block:
-                return
-            yield block
+        block = _next_block(stream, name)
+        if len(block) < BLOCK_BYTES or not isinstance(stream, lzma.LZMAFile):
+            while block:
+                yield block
+                block = _next_block(stream, name)
+            return
+        with ThreadPoolExecutor(1) as ahead:
+            while block:
+                following = ahead.submit(_next_block, stream, name)
+                yield block
+                block = following.result()
+
+
+def _next_block(stream: BinaryIO, name: str) -> bytes:
+    try:
+        return stream.read(BLOCK_BYTES)
+    except (lzma.LZMAError, EOFError) as error:
+        raise BadTrace(f"{name}: its compressed data is broken or cut ({error})") from error
 
 
 # --- raw ----------------------------------------------------------------------------------------------------------

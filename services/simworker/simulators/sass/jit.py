@@ -45,7 +45,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """The same function in machine code, without the interpreter's lock."""
     import numba  # noqa: PLC0415
 
-    _compile_expect()
+    _compile_special()
     made: Callable[P, R] = numba.njit(nogil=True, cache=True)(function)
     return made
 
@@ -75,14 +75,20 @@ def expect(table: NDArray[Any], row: int, column: int) -> None:
     """Has the processor fetch a place of a table of rows while it goes on; says nothing where nothing is compiled."""
 
 
+def are_equal(text: NDArray[np.uint8], at: int, table: NDArray[np.uint8], row: int, length: int) -> bool:
+    """Whether so many bytes of a text are those that a row of a table begins with; both must have them."""
+    return bool((text[at : at + length] == table[row, :length]).all())
+
+
 @functools.cache
-def _compile_expect() -> None:
+def _compile_special() -> None:
     from llvmlite import ir  # type: ignore[import-untyped]  # noqa: PLC0415
-    from numba.core import types  # noqa: PLC0415
+    from numba.core import cgutils, types  # noqa: PLC0415
     from numba.extending import intrinsic, overload  # noqa: PLC0415
     from numba.np import arrayobj  # noqa: PLC0415
 
     make_array: Any = arrayobj.make_array
+    insert_function: Any = cgutils.get_or_insert_function
 
     def fetch_of(_context: Any, table: Any, at: Any) -> Any:
         def generated(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -98,6 +104,26 @@ def _compile_expect() -> None:
 
     fetch: Any = intrinsic(fetch_of)
     options: Any = {"nogil": True, "_nrt": False, "forceinline": True}
+
+    def compare_of(_context: Any, text: Any, at: Any, table: Any, place: Any, length: Any) -> Any:
+        def generated(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            first = builder.gep(make_array(signature.args[0])(context, builder, arguments[0]).data, [arguments[1]])
+            second = builder.gep(make_array(signature.args[2])(context, builder, arguments[2]).data, [arguments[3]])
+            kind = ir.FunctionType(ir.IntType(32), [first.type, second.type, ir.IntType(64)])
+            compare = insert_function(builder.module, kind, "memcmp")
+            result = builder.call(compare, [first, second, arguments[4]])
+            return builder.icmp_signed("==", result, ir.IntType(32)(0))
+
+        return types.boolean(text, at, table, place, length), generated
+
+    compare: Any = intrinsic(compare_of)
+
+    @overload(are_equal, jit_options=options)
+    def _are_equal(text: Any, at: Any, table: Any, row: Any, length: Any) -> Any:  # noqa: ARG001
+        def compiled_are_equal(text: Any, at: Any, table: Any, row: Any, length: Any) -> Any:
+            return compare(text, at, table, row * table.shape[1], length)
+
+        return compiled_are_equal
 
     @overload(expect, jit_options=options)
     def _expect(table: Any, row: Any, column: Any) -> Any:  # noqa: ARG001

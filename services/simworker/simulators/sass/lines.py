@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from services.simworker.simulators.sass.jit import compiled, inner, merged, signed
+from services.simworker.simulators.sass.jit import are_equal, compiled, inner, merged, signed
 from services.simworker.simulators.sass.opcodes import (
     BULK_LOAD,
     BULK_STORE,
@@ -97,6 +97,18 @@ SPARE_MEMORY: Final = 66 + (BULK_LIMIT >> 5) // RUN_LIMIT  # words one line may 
 
 SEEN: Final = 2048  # entries of `Known`
 SEEN_BYTES: Final = 64
+TAIL_BYTES: Final = 192  # of what follows an address: 31 distances and an immediate mostly
+SEEN_WORDS: Final = 36  # of `Records.memory`: a run for each lane, and their number
+
+# Slots of `Known.access`.
+HEAD_LENGTH: Final = 0  # bytes before the address's digits; 0 = none
+TAIL_LENGTH: Final = 1
+MASK: Final = 2
+BASE: Final = 3
+ALIGNMENT: Final = 4  # bytes by whose multiples the address may move while the words stay, but for where they are
+WORDS: Final = 5
+SECTORS: Final = 6
+ACCESS_SIZE: Final = 8
 
 _NEWLINE: Final = 10
 _SPACE: Final = 32
@@ -120,11 +132,17 @@ class Tables(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Instructions without an address by their PC, as warps repeat each other: the line after the mask, its record."""
+    """Instructions by their PC, as warps repeat each other: those without an address by the line after the mask."""
 
     length: NDArray[np.int64]  # 0 = none
     record: NDArray[np.uint64]
     text: NDArray[np.uint8]
+    # Those with an address and what the lanes' distances to it make of it: another warp's is elsewhere and looks alike.
+    access: NDArray[np.int64]
+    access_record: NDArray[np.uint64]
+    head: NDArray[np.uint8]
+    tail: NDArray[np.uint8]
+    words: NDArray[np.uint64]
 
 
 class Records(NamedTuple):
@@ -254,6 +272,8 @@ def read_lines(
     seen_length = known.length
     seen_record = known.record
     seen_text = known.text
+    access_record = known.access_record
+    access = known.access
     records = out.instructions
     memory = out.memory
     n_record = state[RECORD_COUNT]
@@ -383,28 +403,62 @@ def read_lines(
         # --- the same instruction, seen before: only its mask may differ
         seen = (pc >> 4) & (SEEN - 1)
         length = seen_length[seen]
-        if length > 0 and at + length <= end:
-            differs = np.uint8(0)
-            for place in range(length):  # without a way out, so that many bytes are compared at once
-                differs |= text[at + place] ^ seen_text[seen, place]
-            if differs == 0:
-                record = seen_record[seen]
-                if mask & exited != 0 or (record & np.uint64(CLASS_MASK)) == EXIT:
+        if length > 0 and at + length <= end and are_equal(text, at, seen_text, seen, length):
+            record = seen_record[seen]
+            if mask & exited != 0 or (record & np.uint64(CLASS_MASK)) == EXIT:
+                exited = _exit(state, record, mask, exited, line)
+            threads += active
+            if replay == 0:
+                records[n_record] = record
+                n_record += 1
+            elif replay == 1 and (record & np.uint64(CLASS_MASK)) == MBARRIER_WAIT:
+                records[n_record] = record
+                n_record += 1
+                replay = signed(2)
+            left -= 1
+            at += length
+            line += 1
+            continue
+        # --- the same access, seen before: only its address may differ, by whole sectors
+        length = access[seen, HEAD_LENGTH]
+        if (
+            length > 0
+            and mask == access[seen, MASK]
+            and replay == 0
+            and at + length + 17 + TAIL_BYTES <= end
+            and are_equal(text, at, known.head, seen, length)
+        ):
+            base, stop = _hex(text, at + length)
+            tail_length = access[seen, TAIL_LENGTH]
+            moved = base - access[seen, BASE]
+            if (
+                moved & (access[seen, ALIGNMENT] - 1) == 0
+                and 0 < stop - at - length <= 16
+                and are_equal(text, stop, known.tail, seen, tail_length)
+            ):
+                record = access_record[seen]
+                if mask & exited != 0:
                     exited = _exit(state, record, mask, exited, line)
                 threads += active
-                if replay == 0:
-                    records[n_record] = record
-                    n_record += 1
-                elif replay == 1 and (record & np.uint64(CLASS_MASK)) == MBARRIER_WAIT:
-                    records[n_record] = record
-                    n_record += 1
-                    replay = signed(2)
+                records[n_record] = record
+                n_record += 1
+                count = access[seen, WORDS]
+                memory[n_memory] = known.words[seen, 0]
+                by = np.uint64((moved >> 5) << 8)
+                for word in range(1, count):
+                    memory[n_memory + word] = known.words[seen, word] + by
+                n_memory += count
+                sectors += access[seen, SECTORS]
                 left -= 1
-                at += length
+                at = stop + tail_length
                 line += 1
                 continue
         tail_at = at
         state[AT] = at
+        base_at = signed(0)  # of the only address
+        base_end = signed(0)
+        first_base = signed(0)
+        sectors_before = sectors
         count, at = _decimal(text, at)
         if at < 0 or count < 0 or count > 1:
             why = BAD_COUNT
@@ -557,10 +611,13 @@ def read_lines(
             else:
                 at = _skip_spaces(text, at)
                 state[AT] = at
+                base_at = at + 2
                 base, at = _address(text, at)
                 if at < 0:
                     why = BAD_ADDRESS
                     break
+                base_end = at
+                first_base = base
                 if mode == 4:
                     at = _skip_spaces(text, at)
                     state[AT] = at
@@ -671,6 +728,30 @@ def read_lines(
             seen_record[seen] = record
             for place in range(length):
                 seen_text[seen, place] = text[tail_at + place]
+        count = n_memory - memory_before
+        if (
+            base_end > 0
+            and count in range(1, SEEN_WORDS + 1)
+            and base_at - tail_at <= SEEN_BYTES
+            and at + 1 - base_end <= TAIL_BYTES
+            and kind == meaning & 0xFF
+            and kind != MBARRIER_WAIT
+            and not flags & IS_BULK
+        ):
+            access[seen, HEAD_LENGTH] = base_at - tail_at
+            access[seen, TAIL_LENGTH] = at + 1 - base_end
+            access[seen, MASK] = mask
+            access[seen, BASE] = first_base
+            access[seen, ALIGNMENT] = 4 if kind in (SHARED_LOAD, SHARED_STORE) else 32
+            access[seen, WORDS] = count
+            access[seen, SECTORS] = sectors - sectors_before
+            access_record[seen] = record
+            for place in range(base_at - tail_at):
+                known.head[seen, place] = text[tail_at + place]
+            for place in range(at + 1 - base_end):
+                known.tail[seen, place] = text[base_end + place]
+            for word in range(count):
+                known.words[seen, word] = memory[memory_before + word]
         threads += active
         if kind == REPLAY_BEGIN:
             replay = signed(1)

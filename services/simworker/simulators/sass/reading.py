@@ -211,6 +211,11 @@ class KernelReader:
             np.zeros(lines.SEEN, np.int64),
             np.empty(lines.SEEN, np.uint64),
             np.empty((lines.SEEN, lines.SEEN_BYTES), np.uint8),
+            np.zeros((lines.SEEN, lines.ACCESS_SIZE), np.int64),
+            np.empty(lines.SEEN, np.uint64),
+            np.empty((lines.SEEN, lines.SEEN_BYTES), np.uint8),
+            np.empty((lines.SEEN, lines.TAIL_BYTES), np.uint8),
+            np.empty((lines.SEEN, lines.SEEN_WORDS), np.uint64),
         )
         self._arrays = _Arrays(header.cta_count)
         self._state = np.zeros(lines.STATE_SIZE, np.int64)
