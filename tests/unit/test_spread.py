@@ -1,13 +1,16 @@
 """How sure a table is of which shapes: learned from rows that the table did not see."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from services.simworker.calibration import residual as learning
 from services.simworker.calibration.constants import shipped_constants
 from services.simworker.calibration.spread import LeftOut, between_versions, pooled_sigmas, spread_of
+from services.simworker.simulators.analytic.residual import SPREAD_RESOLUTION, Residual, interpolated
 from services.simworker.simulators.base import Z90
 
 CONSTANTS = shipped_constants()
@@ -35,6 +38,16 @@ def test_sizes_that_are_predicted_worse_get_the_wider_interval():
         assert 0.7 <= inside[some].mean() <= 0.86  # trees are held back: they go most of the way
     flat = np.abs(left_out.residuals) <= Z90 * pooled_sigmas(CONSTANTS, [left_out])[2]
     assert flat[left_out.x[0] > 7].mean() < 0.6  # what one sigma for all does
+
+
+def test_sigmas_are_those_of_a_spread_as_it_is_read_between_nodes():
+    """On three nodes of an axis the step at 7 is a slope from 5 to 10."""
+    left_out = rows(lambda size: np.where(size > 7, 0.12, 0.03))
+    coarse = (np.array([0.0, 5.0, 10.0]), np.array([0.0, 10.0]), np.array([0.0]))
+    left_out = replace(left_out, x=np.concatenate([left_out.x, np.zeros((1, COUNT))]))
+    table = learning.with_spread(CONSTANTS, Residual(coarse, np.zeros(6, dtype=np.int8), (), 1.0, 1.0), left_out)
+    read = interpolated(table.nodes, table.spread, left_out.x) * SPREAD_RESOLUTION
+    assert 0.78 <= np.mean(np.abs(left_out.residuals) <= Z90 * table.sigmas[2] * np.exp(read)) <= 0.82
 
 
 def test_few_rows_have_one_sigma():

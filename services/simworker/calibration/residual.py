@@ -30,7 +30,14 @@ from services.simworker.calibration.fit import (
     residuals_of,
 )
 from services.simworker.calibration.followable import followable
-from services.simworker.calibration.spread import NCCL_KINDS, LeftOut, between_versions, pooled_sigmas, spread_of
+from services.simworker.calibration.spread import (
+    NCCL_KINDS,
+    LeftOut,
+    between_versions,
+    pooled_sigmas,
+    sigmas_with,
+    spread_of,
+)
 from services.simworker.calibration.tables import Companion, Sample, read_samples, work_table
 from services.simworker.simulators.analytic.forest import Forest, Rising, Trees, features, rising_features
 from services.simworker.simulators.analytic.isotonic import growing
@@ -43,6 +50,7 @@ from services.simworker.simulators.analytic.residual import (
     SPREAD_RESOLUTION,
     Residual,
     coordinates,
+    interpolated,
     mesh_of,
 )
 from services.simworker.simulators.analytic.residual import evaluate as evaluate_grid
@@ -191,16 +199,20 @@ def learn(constants: Constants, sample: Sample, *, with_sigmas: bool = True) -> 
         more, more_us = _cross_validated(constants, group.parameters, rows, fold, [way], others)[way]
         after, times = np.where(tested, after, more), np.where(tested, times, more_us)
         left_out = replace(left_out, residuals=after, predicted_us=times)
+    return Lesson(with_spread(constants, learned, left_out), score, left_out)
+
+
+def with_spread(constants: Constants, learned: Learned, left_out: LeftOut) -> Learned:
+    """How sure it is, of which shapes, as rows that it did not see tell."""
     sigmas, trees = spread_of(constants, left_out)
-    return Lesson(_with_spread(replace(learned, sigmas=tuple(sigmas)), trees), score, left_out)
-
-
-def _with_spread(learned: Learned, trees: Any | None) -> Learned:
     if trees is None:
-        return learned
+        return replace(learned, sigmas=tuple(sigmas))
     if isinstance(learned, Forest):
-        return replace(learned, spread=_arrays(trees.dump_model()["tree_info"]))
-    return replace(learned, spread=_packed(trees.predict(learned.mesh().T)))
+        return replace(learned, sigmas=tuple(sigmas), spread=_arrays(trees.dump_model()["tree_info"]))
+    spread = _packed(trees.predict(learned.mesh().T))
+    # Read between nodes it is not what the trees say there: sigmas are for what is read.
+    read = interpolated(learned.nodes, spread, left_out.x) * SPREAD_RESOLUTION
+    return replace(learned, sigmas=tuple(sigmas_with(constants, left_out, read)), spread=spread)
 
 
 def _packed(spread: Floats) -> NDArray[np.int8]:

@@ -56,7 +56,7 @@ def spread_of(constants: Constants, rows: LeftOut) -> tuple[list[float], Any | N
     """Sigmas per bin of time, and trees of ln of what a shape's sigma is to them (LightGBM's); None where a sigma for
     all shapes serves as well.
     """
-    plain = _sigmas(constants, rows, np.zeros(rows.fold.size))
+    plain = sigmas_with(constants, rows, np.zeros(rows.fold.size))
     if rows.fold.size < ROWS_OF_SPREAD:
         return plain, None
     unseen = np.zeros(rows.fold.size)
@@ -64,12 +64,17 @@ def spread_of(constants: Constants, rows: LeftOut) -> tuple[list[float], Any | N
         here = rows.fold == part
         trees = _learned(rows.x[:, ~here], rows.residuals[~here])
         unseen[here] = trees.predict(rows.x[:, here].T)
-    by_shape = _sigmas(constants, rows, unseen)
+    by_shape = sigmas_with(constants, rows, unseen)
     flat, shaped = (
         _interval_score(constants, rows, sigmas, spread)
         for sigmas, spread in ((plain, np.zeros(unseen.size)), (by_shape, unseen))
     )
     return (by_shape, _learned(rows.x, rows.residuals)) if shaped < flat else (plain, None)
+
+
+def sigmas_with(constants: Constants, rows: LeftOut, spread: Floats) -> list[float]:
+    """Per bin of time, of what is left once each row's is divided by exp(spread)."""
+    return sigmas_of(constants, [(rows.residuals / np.exp(spread), rows.predicted_us, rows.cold)])
 
 
 def pooled_sigmas(constants: Constants, kinds: Sequence[LeftOut]) -> list[float]:
@@ -110,10 +115,6 @@ def _learned(x: Floats, residuals: Floats) -> Any:
         "seed": _SEED, "deterministic": True, "force_row_wise": True, "boost_from_average": False,
     }  # fmt: skip
     return lightgbm.train(settings, lightgbm.Dataset(x.T, y - np.median(y)), _TREES)
-
-
-def _sigmas(constants: Constants, rows: LeftOut, spread: Floats) -> list[float]:
-    return sigmas_of(constants, [(rows.residuals / np.exp(spread), rows.predicted_us, rows.cold)])
 
 
 def _interval_score(constants: Constants, rows: LeftOut, sigmas: Sequence[float], spread: Floats) -> float:
