@@ -640,6 +640,7 @@ class SqlSchema(BaseModel):
 
 
 class ErrorTable(BaseModel):
+    text: str  # before it
     columns: list[str]
     rows: list[list[str | float | None]]
     missed: list[list[int]]  # [row, column] of what misses its aim
@@ -647,7 +648,7 @@ class ErrorTable(BaseModel):
 
 class ErrorSection(BaseModel):
     title: str
-    text: str
+    text: str  # after its tables
     tables: list[ErrorTable]
 
 

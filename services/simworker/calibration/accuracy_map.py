@@ -13,8 +13,8 @@ class NoErrorMap(LookupError):
 
 
 def accuracy_map(path: Path = SHIPPED) -> dict[str, Any]:
-    """What it is about, and per section its text and its tables; numbers as numbers, and the places of those that miss
-    their aim as [row, column]. Raises NoErrorMap.
+    """What it is about, and per section its tables, each with the text before it, and what text comes after them;
+    numbers as numbers, and the places of those that miss their aim as [row, column]. Raises NoErrorMap.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -27,8 +27,9 @@ def accuracy_map(path: Path = SHIPPED) -> dict[str, Any]:
         if line.startswith("|"):
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             if table is None:
-                table = {"columns": cells, "rows": [], "missed": []}
+                table = {"text": sections[-1]["text"], "columns": cells, "rows": [], "missed": []}
                 sections[-1]["tables"].append(table)
+                sections[-1]["text"] = ""
             elif not all(set(cell) <= set("-:") for cell in cells):
                 table["missed"] += [[len(table["rows"]), at] for at, cell in enumerate(cells) if cell.startswith("**")]
                 table["rows"].append([_value(cell) for cell in cells])

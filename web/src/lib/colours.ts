@@ -42,5 +42,5 @@ export type Ink = (token: string) => string
 
 export function ink(): Ink {
   const colours = resolvedColours()
-  return (token) => `rgb(${(colours[token] ?? [128, 128, 128]).join(' ')})`
+  return (token) => `rgb(${(colours[token] ?? [128, 128, 128]).join(', ')})`
 }

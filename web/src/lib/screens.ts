@@ -165,8 +165,10 @@ export interface ErrorMap {
   readonly about: string
   readonly sections: readonly {
     readonly title: string
+    /** After its tables. */
     readonly text: string
     readonly tables: readonly {
+      readonly text: string
       readonly columns: readonly string[]
       readonly rows: readonly (readonly (string | number | null)[])[]
       /** [row, column] of what misses its aim. */

@@ -49,10 +49,10 @@ export function AccuracyPage() {
       )}
       {section && (
         <div id="section" role="tabpanel" aria-labelledby={`tab-${open}`} className={styles.section} key={section.title}>
-          <p className={styles.about}>{section.text}</p>
           {section.tables.map((table, index) => (
             <ErrorTable key={index} label={section.title} table={table} filter={search.q ?? ''} />
           ))}
+          {section.text !== '' && <p className={styles.about}>{section.text}</p>}
         </div>
       )}
     </Page>
@@ -73,6 +73,7 @@ function ErrorTable({ label, table, filter }: { readonly label: string; readonly
   const columns = useMemo(() => table.columns.map((name, index) => columnOf(table, name, index)), [table])
   return (
     <>
+      <p className={styles.about}>{table.text}</p>
       <p className={styles.count}>{rows.length === table.rows.length ? `${count(rows.length)} rows` : `${count(rows.length)} of ${count(table.rows.length)} rows`}</p>
       <div className={`panel ${styles.table}`}>
         <DataTable label={label} rows={rows} columns={columns} keyOf={(row) => String(table.rows.indexOf(row))} sort={sort} onSort={setSort} maxHeight={620} empty={<Empty>No row matches.</Empty>} />

@@ -19,7 +19,7 @@ export function runColumns(runs: readonly ListedRun[]): readonly Column<ListedRu
     {
       id: 'trace',
       title: 'Trace',
-      width: 220,
+      width: 200,
       grows: true,
       isSticky: true,
       sortBy: (run) => run.trace_name,
@@ -30,10 +30,10 @@ export function runColumns(runs: readonly ListedRun[]): readonly Column<ListedRu
         </Link>
       ),
     },
-    { id: 'prov', title: 'Provenance', width: 164, sortBy: (run) => run.provenance, cell: (run) => <Provenance kind={provenanceOf(run.provenance)} /> },
-    { id: 'status', title: 'Status', width: 112, sortBy: (run) => run.status, cell: (run) => <Status word={STATUS[run.status] ?? run.status} /> },
+    { id: 'prov', title: 'Provenance', width: 160, sortBy: (run) => run.provenance, cell: (run) => <Provenance kind={provenanceOf(run.provenance)} /> },
+    { id: 'status', title: 'Status', width: 108, sortBy: (run) => run.status, cell: (run) => <Status word={STATUS[run.status] ?? run.status} /> },
     { id: 'gpus', title: 'GPUs', width: 56, isNumber: true, sortBy: (run) => run.config_count, cell: (run) => count(run.config_count) },
-    { id: 'fastest', title: 'Fastest', width: 132, sortBy: (run) => run.best?.gpu ?? null, cell: (run) => (run.best ? <code>{run.best.gpu}</code> : MISSING) },
+    { id: 'fastest', title: 'Fastest', width: 116, sortBy: (run) => run.best?.gpu ?? null, cell: (run) => (run.best ? <code>{run.best.gpu}</code> : MISSING) },
     {
       id: 'best',
       title: 'TPOT or TTFT',
@@ -52,6 +52,6 @@ export function runColumns(runs: readonly ListedRun[]): readonly Column<ListedRu
       },
     },
     { id: 'asked', title: 'Asked', width: 104, isNumber: true, sortBy: (run) => run.requested_at_ms, cell: (run) => (run.requested_at_ms === null ? MISSING : dateAndClock(logMs(run.requested_at_ms), logMs(Date.now()))) },
-    { id: 'run', title: 'Run', width: 112, sortBy: (run) => run.run_id, cell: (run) => <code>{run.run_id}</code> },
+    { id: 'run', title: 'Run', width: 84, sortBy: (run) => run.run_id, cell: (run) => <code title={run.run_id}>{run.run_id.slice(0, 8)}</code> },
   ]
 }
