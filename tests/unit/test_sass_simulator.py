@@ -171,3 +171,34 @@ def test_waits_for_a_busy_slice_do_not_feed_on_each_other():
         cycles = Simulation(machine_of(many)).run(trace_of(*[[*lines, EXIT]] * 8, ctas=ctas)).cycles
         assert cycles is not None
         assert cycles < sectors * ctas / 249, ctas  # one slice alone, a sector a cycle
+
+
+def test_time_that_is_turned_back_changes_nothing(monkeypatch):
+    """Caches have times of 32 bits; what L2 holds, and which of it was used last, stays."""
+    store = "0010 ffffffff 0 STG.E.128 2 R2 R3 16 1 0x7fb000{0:06x} 16 0"
+    load = "0010 ffffffff 1 R4 LDG.E.128 1 R2 16 1 0x7fb000{0:06x} 16 0"
+    kernels = [
+        trace_of([line.format(512 * (n * step % 301)) for n in range(120)] + [EXIT])
+        for line, step in ((store, 1), (load, 3), (store, 7), (load, 5), (load, 1))
+    ]
+    # 32 KiB of L2, so that lines are put out.
+    small = {"gpgpu_cache:dl2": "S:16:128:4,L:B:m:L:L,A:192:4,32:0,32", "gpgpu_flush_l1_cache": "1"}
+    machine = machine_of(MACHINE | small)
+
+    def told():
+        simulation = Simulation(machine)
+        return [simulation.run(kernel).told for kernel in kernels], simulation
+
+    straight, _ = told()
+    monkeypatch.setattr("services.simworker.simulators.sass.simulator.TURN_BACK_CYCLES", 1 << 16)
+    turned, simulation = told()
+    assert turned == straight
+    assert simulation._base < 1 << 18
+    assert straight[-1][core.DRAM_WRITES] + straight[-2][core.DRAM_WRITES] > 0
+
+
+def test_a_kernel_of_more_cycles_than_can_be_counted_is_refused(monkeypatch):
+    monkeypatch.setattr("services.simworker.simulators.sass.simulator.LAST_CYCLE", 1 << 17)
+    monkeypatch.setattr("services.simworker.simulators.sass.simulator.PAUSE_WORK", 1000)
+    with pytest.raises(BadTrace, match=r"takes more than [\d,]+ cycles"):
+        Simulation(machine_of(MACHINE)).run(trace_of([CHAIN] * 30_000 + [EXIT]))

@@ -51,11 +51,13 @@ from services.simworker.simulators.sass.state import (
     BUS,
     CLUSTER_LIMIT,
     DEPTH,
+    FILL,
     GROUPS,
     HASH_TABLES,
     L1,
     L1_WAY,
     L2,
+    L2_WAY,
     MEMORY_PIPE,
     NEVER,
     PIPE_COUNT,
@@ -63,6 +65,7 @@ from services.simworker.simulators.sass.state import (
     SLICES,
     UNIT,
     UNIT_SHIFT,
+    USED,
     WAYS_TOGETHER,
     WHEEL,
     WINDOW_CYCLES,
@@ -253,12 +256,9 @@ def _locate(n: Numbers, fixed: Fixed, sector: int, where: NDArray[np.int64], at:
     where[at + ROW] = where[KNOWN_ROW]
 
 
-# Of a way in L2, a place each.
+# Of a way in L2, a place each; USED: when last, FILL: when the data of the sectors that came last is there.
 TAG: Final = 0  # the line's lower bits
-USED: Final = 1  # when last
-FILL: Final = 2  # when the data of the sectors that came last is there
 STATE: Final = 3  # 0: nothing was ever here; else four bits each, a sector each, and the line's upper bits
-L2_WAY: Final = 4
 DIRTY: Final = 0
 VALID: Final = 4
 NEWEST: Final = 8  # sectors that FILL is the time of; others were there before
@@ -602,6 +602,7 @@ def access_global(
     way = signed(0)
     ways = l1.ways
     unit = l1.unit
+    arrival = start if bypasses else start + n.l1_latency  # at the crossbar, if nothing is in the way
     is_write = kind in (STORE, BULK_STORE)
     run = runs
     first = signed(0)
@@ -627,6 +628,9 @@ def access_global(
             where[own + COUNT] = high - low + 1
             where[own + IS_PARTIAL] = is_partial
             expect(l2.ways, where[own + SLICE], where[own + SET] * (WAYS_TOGETHER * L2_WAY))
+            expect(l2.places, where[own + SLICE], 0)
+            for due in (arrival >> WINDOW_SHIFT, (arrival + n.request_latency) >> WINDOW_SHIFT):
+                expect(calendars.channels, where[own + CHANNEL], (due & (WINDOWS - 1)) * n.calendar_width)
             if not bypasses:
                 expect(l1.buckets, sm, _bucket(n, low >> 2))
             high = low - 1

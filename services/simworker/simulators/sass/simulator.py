@@ -29,6 +29,7 @@ from services.simworker.simulators.sass.state import (
     fresh_warps,
     numbers_of,
     rested,
+    turned_back,
     with_registers,
 )
 
@@ -46,6 +47,12 @@ SMALLEST = {
 PAUSE_WORK = 100_000
 """Instructions between two looks at whether anyone still wants the result: a sixth of a second where all wait for DRAM,
 a fiftieth where all compute. Eight requests count as an instruction."""
+
+
+TURN_BACK_CYCLES = 1 << 28
+"""Twice as late, time is turned back by so much before a kernel begins: caches and queues have times of 32 bits."""
+LAST_CYCLE: Final = (1 << 31) - (1 << 28)
+"""What is left until they are full is more than passes between two pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +141,8 @@ class Simulation:
             raise BadTrace(_too_large(source.file, header, machine, limited_by))
         if machine.flushes_l2:
             self._l2 = fresh_l2(machine)
+        if self._base >= 2 * TURN_BACK_CYCLES:
+            self._turn_back()
         places = machine.sm_count * resident
         if isinstance(source, KernelReader):
             source.read(places + 2 * CLUSTER_LIMIT, check=reading_check(watch, source.file))
@@ -171,6 +180,9 @@ class Simulation:
                 told,
             )
             if why == core.PAUSED:
+                if run.clock[core.NOW] > LAST_CYCLE:
+                    cycles = int(told[core.CYCLES])
+                    raise BadTrace(f"{source.file}: takes more than {cycles:,} cycles, which is a second of a GPU's")
                 if watch is not None:
                     watch(_progress(source.file, told, cta_count))
                 continue
@@ -199,6 +211,14 @@ class Simulation:
             thread_instructions=round(source.thread_instructions * cta_count / read),
             sampled=sampled,
         )
+
+    def _turn_back(self) -> None:
+        """L2 keeps its contents; all else is past, but that an L1 that is not emptied between kernels is so once."""
+        self._base -= TURN_BACK_CYCLES
+        self._l2 = turned_back(self._l2, self.machine, TURN_BACK_CYCLES)
+        self._l1, self._warps = fresh_l1(self.machine), fresh_warps(self.machine)
+        self._calendars = fresh_calendars(self.machine)
+        self._idle.clear()
 
 
 def _code_of(source: KernelTrace | KernelReader) -> tuple[Code, int, int]:

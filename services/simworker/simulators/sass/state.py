@@ -17,7 +17,7 @@ MEMORY_PIPE: Final = PIPE_COUNT
 # A calendar is a resource's time in windows; requests are made out of time order, so a queue would serialise too much.
 WINDOW_CYCLES: Final = 32
 WINDOW_SHIFT: Final = 5
-WINDOWS: Final = 512  # ahead of the oldest request: 16 k cycles, more backlog than any machine's queues hold
+WINDOWS: Final = 256  # ahead of the oldest request: 8 k cycles, more backlog than queues let requests see
 UNIT_SHIFT: Final = 10
 UNIT: Final = 1 << UNIT_SHIFT  # parts of a cycle that costs are counted in
 BANKS: Final = 16
@@ -85,6 +85,9 @@ class Numbers(NamedTuple):
 WAYS_TOGETHER: Final = 4  # of a set in L2: a cache line of the processor's
 SET_SIZE: Final = 4  # numbers of a set in L1
 HASH_TABLES: Final = 4
+USED: Final = 1  # slots of a way in L2 that are times: of its last use, of its newest sectors' arrival
+FILL: Final = 2
+L2_WAY: Final = 4
 
 
 class L2(NamedTuple):
@@ -306,6 +309,14 @@ def fresh_l2(machine: Machine) -> L2:
         next_returned=np.zeros(machine.channels, np.int64),
         open_row=np.zeros((machine.channels, BANKS), np.int64),
     )
+
+
+def turned_back(l2: L2, machine: Machine, cycles: int) -> L2:
+    """The same contents, so many cycles earlier: caches have times of 32 bits. Nothing may be under way."""
+    for slot in (USED, FILL):
+        times = l2.ways[:, slot::L2_WAY]
+        np.maximum(times - cycles, 0, out=times)
+    return fresh_l2(machine)._replace(ways=l2.ways, open_row=l2.open_row)
 
 
 def _calendar_width(machine: Machine) -> int:
