@@ -121,12 +121,33 @@ const COUNTS: readonly (readonly [keyof TraceDetails, string])[] = [
   ['launchless_kernels', 'kernels whose launch lies outside the recorded window'],
 ]
 
+/** What a report's figures count. */
+const FOUND: Readonly<Record<string, string>> = {
+  event_count: 'events read',
+  dropped_event_count: 'malformed events that were left out',
+  is_truncated: 'cut off before its end',
+  non_finite_count: 'values that are no numbers',
+  launchless_count: 'kernels without their launch',
+  gridless_count: 'kernels without a grid',
+  overlap_count: 'kernels that begin before the one before them ended',
+  overrun_clipped_count: 'durations cut at the next kernel',
+  zero_duration_count: 'kernels that took no time',
+  negative_duration_count: 'durations below zero',
+  duplicate_count: 'events told twice',
+  opaque_graph_launch_count: 'graph launches without their kernels',
+  before_launch_count: 'kernels that begin before they were launched',
+  redacted_count: 'values withheld that looked like a secret',
+  capture_mismatch: 'graphs that differ from their capture',
+  notes: 'notes',
+}
+const foundWords = (name: string): string => FOUND[name] ?? name.replaceAll('_', ' ')
+
 /** What the import counted, what it could not read, and what to do about it. */
 function Quality({ trace }: { readonly trace: TraceDetails }) {
   const all: readonly (readonly [string, unknown])[] = Object.entries(trace.quality ?? {})
-  const isNothing = (value: unknown) => value === 0 || value === false || (Array.isArray(value) && value.length === 0)
+  const isNothing = (value: unknown) => value === 0 || value === false || value === '' || value === null || (Array.isArray(value) && value.length === 0)
   const notes = all.filter(([, value]) => !isNothing(value))
-  const absent = all.filter(([, value]) => isNothing(value)).map(([name]) => name.replaceAll('_', ' ').replace(/ count$/, ''))
+  const absent = all.filter(([, value]) => isNothing(value)).map(([name]) => foundWords(name))
   return (
     <div className={styles.quality}>
       <ul className={styles.counts}>
@@ -147,7 +168,7 @@ function Quality({ trace }: { readonly trace: TraceDetails }) {
         <dl className={`panel ${styles.notes}`}>
           {notes.map(([name, value]) => (
             <div key={name}>
-              <dt>{name.replaceAll('_', ' ')}</dt>
+              <dt>{foundWords(name)}</dt>
               <dd>
                 <Noted value={value} />
               </dd>
