@@ -10,13 +10,13 @@ from services.simworker.calibration.tables import read_samples
 
 # Median absolute error of serving rows, as a ratio: what this version reaches on its worst GPU, rounded up.
 LIMITS = {
-    ("gemm", "bf16"): 0.055, ("gemm", "fp8"): 0.065, ("gemm", "fp8_block"): 0.07, ("gemm", "fp4"): 0.045,
+    ("gemm", "bf16"): 0.05, ("gemm", "fp8"): 0.05, ("gemm", "fp8_block"): 0.055, ("gemm", "fp4"): 0.045,
     ("gemm", "int8"): 0.045, ("gemm", "w4"): 0.05, ("gemm", "w8"): 0.045, ("decode", "kv16"): 0.0505,
     ("decode", "kv8"): 0.05, ("prefill", "kv16"): 0.045, ("prefill", "kv8"): 0.055, ("mla", "kv16"): 0.03,
     ("mla", "kv8"): 0.02,
-    # A100's are SGLang's rows; of 4-bit weights B200 has 49 evenly routed ones, the next worst is 10 %.
-    ("moe", "bf16"): 0.1, ("moe", "fp8"): 0.075, ("moe", "fp8_block"): 0.065, ("moe", "fp4"): 0.065, ("moe", "w4"): 0.15,
-    ("moe", "bf16 skewed"): 0.08, ("moe", "fp8 skewed"): 0.09, ("moe", "fp8_block skewed"): 0.06,
+    # A100's are SGLang's rows; of 4-bit weights B200 has 49 evenly routed ones, the next worst is 9 %.
+    ("moe", "bf16"): 0.09, ("moe", "fp8"): 0.075, ("moe", "fp8_block"): 0.065, ("moe", "fp4"): 0.065, ("moe", "w4"): 0.16,
+    ("moe", "bf16 skewed"): 0.08, ("moe", "fp8 skewed"): 0.065, ("moe", "fp8_block skewed"): 0.06,
     ("moe", "fp4 skewed"): 0.05, ("moe", "w4 skewed"): 0.095,
 }  # fmt: skip
 
@@ -47,14 +47,14 @@ def test_both_ways_of_routing_are_scored_for_every_kind_of_expert_gemm(rows):
     assert 0.8 < n[True] / n[False] < 1.25
 
 
-def test_what_misses_its_aim_is_nearer_than_two_engines_are_to_each_other(rows, shared):
+def test_what_falls_most_is_nearer_than_two_engines_are_to_each_other(rows, shared):
     """Block FP8 on B200: sizes that SGLang and TensorRT-LLM measured alike."""
     (floor,) = [
         row for row in between_engines(shared / "data") if (row["variant"], row["gpu"]) == ("fp8_block", "b200_sxm")
     ]
     (ours,) = [r for r in rows if (r["form"], r["variant"], r["gpu"]) == ("gemm", "fp8_block", "b200_sxm")]
     assert floor["n"] > 100
-    assert 0.06 < ours["median"] < 0.5 * floor["beyond_a_factor"] < 0.5 * floor["apart"]
+    assert ours["median"] < 0.4 * floor["beyond_a_factor"] < 0.4 * floor["apart"]
 
 
 def test_tables_help_on_rows_they_have_not_seen(rows):

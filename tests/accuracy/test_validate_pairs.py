@@ -53,7 +53,7 @@ def test_intervals_cover_what_they_promise(rows):
     for op in LIMITS:
         some = [row for row in rows if row["rows"] == "all" and row["op"] == op]
         covered = np.average([r["coverage_p10_p90"] for r in some], weights=[r["n"] for r in some])
-        assert 0.72 <= covered <= 0.92, (op, covered)
+        assert 0.75 <= covered <= (0.87 if op == "collective" else 0.85), (op, covered)  # DEVIATIONS 15
 
 
 def table(**changes):
