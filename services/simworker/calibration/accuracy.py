@@ -411,7 +411,7 @@ def _map_of(table: str, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     yield from ["", (
         "Coverage of all rows, per op and class of the target, aimed at 75 to 85. *Rows*: of the target, each counted "
         "once however many sources ask; *±* is one standard error of that many, and a figure outside by more than two "
-        "of them is bold. Of collectives over PCIe (L40S) the host decides, one was measured, and its rows stand together."
+        "of them is bold. Of collectives over PCIe (L40S) the host decides, and one was measured."
     ), "", "| op | class | n | rows | covered | ± |", "|" + "---|" * 6]  # fmt: skip
     pooled: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for r in rows:
