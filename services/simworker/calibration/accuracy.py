@@ -409,10 +409,10 @@ def _map_of(table: str, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
             + " | ".join(_percent(r[name]) for name in names) + " |"
         )  # fmt: skip
     yield from ["", (
-        "Coverage of all rows, per op and class of the target, aimed at 75 to 85. *Rows*: of the target, each counted "
-        "once however many sources ask; *±* is one standard error of that many, and a figure outside by more than two "
-        "of them is bold. Of collectives over PCIe (L40S) the host decides, and one was measured."
-    ), "", "| op | class | n | rows | covered | ± |", "|" + "---|" * 6]  # fmt: skip
+        "Coverage of all rows, per op and class of the target, aimed at 75 to 85. *Measured*: rows of the target, each "
+        "once however many sources ask for it; *±* is one standard error of that many, and a figure outside by two "
+        "of them or more is bold. Of collectives over PCIe (L40S) the host decides, and one was measured."
+    ), "", "| op | class | n | measured | covered | ± |", "|" + "---|" * 6]  # fmt: skip
     pooled: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for r in rows:
         if r["rows"] == "all":
