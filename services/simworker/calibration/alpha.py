@@ -1,17 +1,13 @@
-"""Measures how much of a source's residual a target inherits: `python -m services.simworker.calibration.alpha --data
-FOLDER`.
+"""How much of a source's residual a target inherits: measured by residual.py on what its tables leave.
 
-On the rows that no constant was fitted to and no pair scores: for every two GPUs, the alpha that leaves the least
-median error, pooled over pairs of GPUs of one relation (services/kernels/correction.py). Writes
-services/kernels/correction.json.
+On the fitted rows, each predicted by what did not see it, never on one that a score looks at: for every two GPUs, the
+alpha that leaves the least median error, pooled over pairs of GPUs of one relation (services/kernels/correction.py).
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,15 +17,14 @@ from cascade_schemas.gpu import load_gpu
 from numpy.typing import NDArray
 
 from services.kernels.correction import relation
-from services.kernels.work import Family, Floats, WorkTable
-from services.simworker.calibration.constants import load_constants
-from services.simworker.calibration.residual import residuals_with
-from services.simworker.calibration.tables import Sample, read_samples
+from services.kernels.work import Family, Floats
+from services.simworker.calibration.spread import LeftOut
 from services.simworker.simulators.analytic.shapes import OP_2024
 from services.simworker.simulators.base import Z90
 
-_TARGET = Path(__file__).parents[2] / "kernels" / "correction.json"
-_CONSTANTS = Path(__file__).parent / "constants"
+SHIPPED = Path(__file__).parents[2] / "kernels" / "correction.json"
+"""Where the product reads it."""
+
 _RELATIONS = ("same_die", "same_capability", "same_class", "other_class")
 _ROWS_MIN = 150
 _REPEATABILITY = 0.03  # of one kernel measured twice (SIMULATION 3.6): tables repeat better than traces do
@@ -54,16 +49,17 @@ _FAMILIES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with silicon/calibration/*.parquet")
-    parser.add_argument("--out", type=Path, default=_TARGET)
-    options = parser.parse_args(arguments)
-    samples = read_samples(options.data)
-    table: dict[str, dict[str, dict[str, float]]] = {"alpha": {}, "sigma_factor": {}}
-    for form, families in _FAMILIES.items():
-        found = _of_form(form, [s for s in samples if s.form == form])
-        for name in families:
+def write_correction(path: Path, left_out: Mapping[tuple[str, str, str], LeftOut], forms: Iterable[str]) -> None:
+    """By form, variant and GPU what their tables leave of rows that they did not see -> the file; what it says of other
+    forms than these is kept.
+    """
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    table: dict[str, dict[str, dict[str, float]]] = {
+        what: dict(kept.get(what, {})) for what in ("alpha", "sigma_factor")
+    }
+    for form in forms:
+        found = _of_form(form, {key[1:]: rows for key, rows in left_out.items() if key[0] == form})
+        for name in _FAMILIES[form]:
             for what, by_family in table.items():
                 by_family[str(name)] = {r: found[r][what] for r in _RELATIONS}
         for how in _RELATIONS:
@@ -74,9 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table["sigma_factor"][str(Family.UNKNOWN)] = dict.fromkeys(_RELATIONS, 1.0)
     stored = {
         "provenance": {
-            "script": "python -m services.simworker.calibration.alpha",
+            "script": "python -m services.simworker.calibration.residual",
             "measured_on": datetime.now(tz=UTC).date().isoformat(),
-            "data": "left-out rows of silicon/calibration that two GPUs share, without those of pairs_dev.parquet",
+            "data": "fitted rows of silicon/calibration that two GPUs share, each predicted by what did not see it",
             "chosen": (
                 "alpha: least median of |ln(measured ÷ corrected)| over all pairs of GPUs of a relation; sigma_factor: "
                 "its 80th percentile over that without correction. Where no two GPUs of a relation share rows, a "
@@ -84,35 +80,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "a kernel is known by its measurement alone"
             ),
         },
-        **table,
+        **{what: dict(sorted(by_family.items())) for what, by_family in table.items()},
     }
-    options.out.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return 0
+    path.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _of_form(form: str, samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:
-    constants = load_constants(_CONSTANTS)
-    held: dict[tuple[str, str], tuple[dict[tuple[float, ...], int], Floats, NDArray[np.bool_]]] = {}
-    for sample in samples:
-        rows = sample.take(sample.left_out & ~sample.scored)
-        if rows.measured_us.size < 10 or rows.resolution_us >= 20:
-            continue
-        _, group = constants.group(form, sample.variant, load_gpu(sample.gpu))
-        if group.level != f"gpu:{sample.gpu}":
-            continue
-        table = constants.residuals.get((form, sample.variant, sample.gpu))
-        residuals, _, cold = residuals_with(constants, form, group.parameters, table, rows)
-        held[sample.gpu, sample.variant] = {key: i for i, key in enumerate(_keys(rows.work))}, -residuals, cold
+def _of_form(form: str, left_out: Mapping[tuple[str, str], LeftOut]) -> dict[str, dict[str, Any]]:
+    """Relation -> alpha, sigma_factor and the number of rows; `left_out` by variant and GPU."""
+    held = {key: ({size: row for row, size in enumerate(_sizes(rows))}, rows) for key, rows in left_out.items()}
     pooled: dict[str, list[_Shared]] = {how: [] for how in _RELATIONS}
-    for (source, variant), (source_rows, source_residuals, _) in held.items():
-        for (target, other), (target_rows, target_residuals, target_cold) in held.items():
+    for (variant, source), (source_rows, of_source) in held.items():
+        for (other, target), (target_rows, of_target) in held.items():
             if source == target or variant != other:
                 continue
-            shared = [key for key in source_rows if key in target_rows]
+            shared = [size for size in source_rows if size in target_rows]
             if len(shared) >= 10:
-                on_target = [target_rows[key] for key in shared]
-                on_source = [source_rows[key] for key in shared]
-                both = source_residuals[on_source], target_residuals[on_target], target_cold[on_target]
+                on_target = [target_rows[size] for size in shared]
+                on_source = [source_rows[size] for size in shared]
+                both = -of_source.residuals[on_source], -of_target.residuals[on_target], of_target.cold[on_target]
                 pooled[relation(load_gpu(source), load_gpu(target))].append(both)
     found: dict[str, dict[str, Any]] = {}
     looser: dict[str, Any] = _NOTHING
@@ -140,13 +125,5 @@ def _best(pairs: Sequence[_Shared]) -> dict[str, Any] | None:
     return {"alpha": best, "sigma_factor": round(min(max(left), 1.0), 2), "rows": len(target)}
 
 
-def _keys(work: WorkTable) -> list[tuple[float, ...]]:
-    names = (
-        "m", "n", "k", "w_bits", "experts", "experts_hit", "topk", "sequences", "q_tokens", "kv_tokens", "heads",
-        "kv_heads", "head_dim", "window", "kv_bits", "ranks", "message_bytes", "rows", "read_bytes",
-    )  # fmt: skip
-    return list(zip(*(work[name].tolist() for name in names), strict=True))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _sizes(rows: LeftOut) -> list[tuple[float, ...]]:
+    return [tuple(size) for size in np.round(rows.x, 6).T.tolist()]

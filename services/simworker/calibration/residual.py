@@ -22,6 +22,7 @@ from cascade_schemas.gpu import load_gpu
 from numpy.typing import NDArray
 
 from services.kernels.work import Floats, WorkTable
+from services.simworker.calibration.alpha import SHIPPED, write_correction
 from services.simworker.calibration.constants import FORMS, Constants, load_constants
 from services.simworker.calibration.fit import (
     _weights,
@@ -107,14 +108,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tables: dict[str, Any] = {key: table for key, table in kept.items() if key.split(" ")[0] not in options.only}
     samples = [s for s in read_samples(options.data) if s.form in options.only]
     lessons: dict[tuple[str, str, str], Lesson] = {}
+    left_out: dict[tuple[str, str, str], LeftOut] = {}
     # Row-wise kernels are companions of the others: first.
     for form, variant in sorted({(s.form, s.variant) for s in samples}, key=lambda key: (key[0] != "rowwise", key)):
         for sample in merged(s for s in samples if (s.form, s.variant) == (form, variant)):
+            key = (form, variant, sample.gpu)
             lesson = learn(constants, sample)
             if lesson is not None:
-                lessons[form, variant, sample.gpu] = lesson
-                constants = _with(constants, (form, variant, sample.gpu), lesson.learned)
+                lessons[key], left_out[key] = lesson, lesson.left_out
+                constants = _with(constants, key, lesson.learned)
                 print(f"{form:10} {variant:20} {sample.gpu:20} {lesson.score}", flush=True)
+            elif _is_learnable(constants, sample):
+                left_out[key] = _left_by_form(constants, sample)
     lessons |= _over_versions(constants, lessons, options.data) if "collective" in options.only else {}
     tables |= {" ".join(key): {**to_json(lesson.learned), **lesson.score} for key, lesson in lessons.items()}
     document = {
@@ -132,6 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "tables": dict(sorted(tables.items())),
     }
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    # What a target inherits of a source is what both tables leave: measured anew with them.
+    write_correction(SHIPPED if options.out == _FOLDER else options.out / "correction.json", left_out, options.only)
     return 0
 
 
@@ -163,11 +170,9 @@ class Lesson:
 
 def learn(constants: Constants, sample: Sample, *, with_sigmas: bool = True) -> Lesson | None:
     """None where there are too few rows, no constants of that GPU's own, or no gain in cross-validation."""
-    if sample.resolution_us >= _EAGER_RESOLUTION_US or sample.fitted.sum() < _ROWS_MIN:
+    if not _is_learnable(constants, sample):
         return None
     _, group = constants.group(sample.form, sample.variant, load_gpu(sample.gpu))
-    if group.level != f"gpu:{sample.gpu}":
-        return None
     rows = sample.take(sample.fitted)
     before, _, cold = residuals_of(sample.form, constants, group.parameters, rows)
     fold = _folds(rows)
@@ -200,6 +205,22 @@ def learn(constants: Constants, sample: Sample, *, with_sigmas: bool = True) -> 
         after, times = np.where(tested, after, more), np.where(tested, times, more_us)
         left_out = replace(left_out, residuals=after, predicted_us=times)
     return Lesson(with_spread(constants, learned, left_out), score, left_out)
+
+
+def _is_learnable(constants: Constants, sample: Sample) -> bool:
+    if sample.resolution_us >= _EAGER_RESOLUTION_US or sample.fitted.sum() < _ROWS_MIN:
+        return False
+    _, group = constants.group(sample.form, sample.variant, load_gpu(sample.gpu))
+    return group.level == f"gpu:{sample.gpu}"
+
+
+def _left_by_form(constants: Constants, sample: Sample) -> LeftOut:
+    """Where no table helps: what the form leaves, whose few constants saw all of the rows."""
+    rows = sample.take(sample.fitted)
+    _, group = constants.group(sample.form, sample.variant, load_gpu(sample.gpu))
+    residuals, predicted_us, cold = residuals_of(sample.form, constants, group.parameters, rows)
+    cold = rows.measured_us >= _LONG_US if sample.form == "rowwise" else cold
+    return LeftOut(residuals, predicted_us, cold, coordinates(sample.form, rows.work), _folds(rows))
 
 
 def with_spread(constants: Constants, learned: Learned, left_out: LeftOut) -> Learned:
