@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from services.kernels.sass_traces.containers import BLOCK_BYTES
 from services.simworker.simulators.sass.jit import use_cache
@@ -59,6 +59,8 @@ def run() -> None:
     _alone(data)
     kept = ROOT / "build" / "sass"
     recorded = json.loads((data / "results.json").read_text())["results"]
+    folders = [data / "traces" / FOLDERS.get(name, name) for name in recorded]
+    _all_read([folder for folder in folders if folder.is_dir()])
     _all_simulated(data, recorded)
     ours = theirs = long_instructions = all_ours = all_instructions = 0.0
     for name, configs in recorded.items():
@@ -93,31 +95,62 @@ def _alone(data: Path) -> None:
     from services.kernels.sass_traces.kernelslist import read_kernelslist
     from services.simworker.simulators.sass.machine import machine_of
     from services.simworker.simulators.sass.options import read_options
-    from services.simworker.simulators.sass.reading import read_kernel
     from services.simworker.simulators.sass.simulator import Simulation
 
     machine = machine_of(read_options(data / "logs" / "configs" / "A100_tang"))
     for name in ("hand_ffma", "hand_hmma", "flashinfer-singledecode", "vectoradd-mgpusim", "hand_copy_4MB"):
-        files = read_kernelslist(data / "traces" / name).files
-        kernels = [read_kernel(file) for file in files]
-        lines = sum(kernel.line_count for kernel in kernels) / 1e6
+        kernels, read = _read_alone(read_kernelslist(data / "traces" / name).files)
         instructions = sum(len(kernel.instructions) for kernel in kernels) / 1e6
-        with tempfile.TemporaryDirectory() as folder:
-            texts = [Path(folder) / f"kernel-{number}.traceg" for number in range(len(files))]
-            for file, text in zip(files, texts, strict=True):
-                _unpack(file, text)
-            text_s = _least_s(partial(_each, read_kernel, texts))
-        packed_s = _least_s(partial(_each, read_kernel, files), time.perf_counter)
-        packed_cpu_s = _least_s(partial(_each, read_kernel, files))
-        unpacking_s = _least_s(partial(_each, _unpack, files), time.perf_counter)
         making_s = _least_s(partial(Simulation, machine))
         simulating_s = _least_s(partial(_simulate, machine, kernels)) - making_s
         print(
-            f"{name}: {lines / text_s:.1f} M lines/s of text, {lines / packed_s:.1f} out of xz by the clock, unpacked by a "
-            f"thread of its own (unpacking alone {lines / unpacking_s:.1f}; {lines / packed_cpu_s:.1f} per CPU second of "
-            f"both), {instructions / simulating_s:.2f} M warp instructions/s simulated on A100_tang, whose "
+            f"{name}: {read.said}, {instructions / simulating_s:.2f} M warp instructions/s simulated on A100_tang, whose "
             f"tables are made in {making_s * 1e3:.1f} ms"
         )
+
+
+class _Read(NamedTuple):
+    """What reading takes, in seconds, the best of three."""
+
+    lines: float  # millions
+    text_s: float  # of CPU
+    packed_s: float  # by the clock
+    packed_cpu_s: float
+    unpacking_s: float  # by the library alone, by the clock
+
+    @property
+    def said(self) -> str:
+        return (
+            f"{self.lines / self.text_s:.1f} M lines/s of text, {self.lines / self.packed_s:.1f} out of xz by the clock, "
+            f"unpacked by a thread of its own (unpacking alone {self.lines / self.unpacking_s:.1f}; "
+            f"{self.lines / self.packed_cpu_s:.1f} per CPU second of both)"
+        )
+
+
+def _read_alone(files: Sequence[Path]) -> tuple[list[KernelTrace], _Read]:
+    from services.simworker.simulators.sass.reading import read_kernel
+
+    kernels = [read_kernel(file) for file in files]
+    with tempfile.TemporaryDirectory() as folder:
+        texts = [Path(folder) / f"kernel-{number}.traceg" for number in range(len(files))]
+        for file, text in zip(files, texts, strict=True):
+            _unpack(file, text)
+        text_s = _least_s(partial(_each, read_kernel, texts))
+    return kernels, _Read(
+        sum(kernel.line_count for kernel in kernels) / 1e6,
+        text_s,
+        _least_s(partial(_each, read_kernel, files), time.perf_counter),
+        _least_s(partial(_each, read_kernel, files)),
+        _least_s(partial(_each, _unpack, files), time.perf_counter),
+    )
+
+
+def _all_read(folders: Sequence[Path]) -> None:
+    """All sets together."""
+    from services.kernels.sass_traces.kernelslist import read_kernelslist
+
+    each = [_read_alone(read_kernelslist(folder).files)[1] for folder in folders]
+    print(f"all {len(each)} recorded sets read: {_Read(*map(sum, zip(*each, strict=True))).said}")
 
 
 def _all_simulated(data: Path, recorded: dict[str, dict[str, dict[str, Any]]]) -> None:
