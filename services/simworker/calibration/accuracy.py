@@ -26,7 +26,7 @@ from services.kernels.work import Floats
 from services.simworker.calibration.constants import Constants, shipped_constants
 from services.simworker.calibration.fit import residuals_of
 from services.simworker.calibration.followable import followable
-from services.simworker.calibration.residual import learn, residuals_not_held, residuals_with
+from services.simworker.calibration.residual import Lesson, learn, residuals_not_held, residuals_with
 from services.simworker.calibration.tables import QUANTISED, SHAPE_COLUMNS, SKEWED, Sample, read_columns, read_samples
 from services.simworker.calibration.unseen import unseen
 from services.simworker.calibration.validate import validate
@@ -254,7 +254,7 @@ def off_grid(constants: Constants, samples: Sequence[Sample]) -> list[dict[str, 
             if out.sum() < _ROWS_MIN or (~out).sum() < 100:
                 continue
             lesson = learn(constants, rows.take(~out), with_sigmas=False)
-            table = lesson.learned if lesson is not None else None
+            table = lesson.learned if isinstance(lesson, Lesson) else None
             after, _, _ = residuals_with(constants, sample.form, group.parameters, table, rows.take(out))
             serving = cold[out] if cold[out].sum() >= _ROWS_MIN else np.ones(int(out.sum()), dtype=bool)
             row[name] = float(np.median(np.abs(np.expm1(after[serving]))))

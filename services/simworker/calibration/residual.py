@@ -114,12 +114,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for sample in merged(s for s in samples if (s.form, s.variant) == (form, variant)):
             key = (form, variant, sample.gpu)
             lesson = learn(constants, sample)
-            if lesson is not None:
+            if isinstance(lesson, Lesson):
                 lessons[key], left_out[key] = lesson, lesson.left_out
                 constants = _with(constants, key, lesson.learned)
                 print(f"{form:10} {variant:20} {sample.gpu:20} {lesson.score}", flush=True)
-            elif _is_learnable(constants, sample):
-                left_out[key] = _left_by_form(constants, sample)
+            elif lesson is not None:
+                left_out[key] = lesson
     lessons |= _over_versions(constants, lessons, options.data) if "collective" in options.only else {}
     tables |= {" ".join(key): {**to_json(lesson.learned), **lesson.score} for key, lesson in lessons.items()}
     document = {
@@ -168,13 +168,17 @@ class Lesson:
     left_out: LeftOut
 
 
-def learn(constants: Constants, sample: Sample, *, with_sigmas: bool = True) -> Lesson | None:
-    """None where there are too few rows, no constants of that GPU's own, or no gain in cross-validation."""
-    if not _is_learnable(constants, sample):
+def learn(constants: Constants, sample: Sample, *, with_sigmas: bool = True) -> Lesson | LeftOut | None:
+    """None where there are too few rows, or no constants of that GPU's own. Where cross-validation shows no gain, what
+    the form leaves, whose few constants saw all of the rows.
+    """
+    if sample.resolution_us >= _EAGER_RESOLUTION_US or sample.fitted.sum() < _ROWS_MIN:
         return None
     _, group = constants.group(sample.form, sample.variant, load_gpu(sample.gpu))
+    if group.level != f"gpu:{sample.gpu}":
+        return None
     rows = sample.take(sample.fitted)
-    before, _, cold = residuals_of(sample.form, constants, group.parameters, rows)
+    before, before_us, cold = residuals_of(sample.form, constants, group.parameters, rows)
     fold = _folds(rows)
     is_enough = rows.measured_us.size >= _ROWS_OF_ONE_FOLD and rows.cold[fold == 0].sum() >= _SERVING_ROWS_OF_ONE_FOLD
     tested = np.isin(fold, range(1 if is_enough else _FOLDS))
@@ -186,8 +190,9 @@ def learn(constants: Constants, sample: Sample, *, with_sigmas: bool = True) -> 
     # Serving rows decide, and of ways that serve alike (within a tenth) the one that is best on all.
     alike = [way for way, error in errors.items() if error <= 1.1 * min(errors.values())]
     way = min(alike, key=lambda one: _median_ape(tried[one][0][tested]))
+    x = coordinates(sample.form, rows.work)
     if errors[way] >= _median_ape(before[counted]):
-        return None
+        return LeftOut(before, before_us, cold, x, fold)
     learned, (after, times) = learned_from(constants, rows, [way])[way], tried[way]
     score = {
         "rows_fitted": int(sample.fitted.sum()),
@@ -196,7 +201,7 @@ def learn(constants: Constants, sample: Sample, *, with_sigmas: bool = True) -> 
         "median_ape_before": round(_median_ape(before[counted]), 4),
         "median_ape": round(errors[way], 4),
     }
-    left_out = LeftOut(after, times, cold, coordinates(sample.form, rows.work), fold)
+    left_out = LeftOut(after, times, cold, x, fold)
     if not with_sigmas:
         return Lesson(learned, score, left_out.take(tested))
     others = sorted(set(fold[~tested]))
@@ -205,22 +210,6 @@ def learn(constants: Constants, sample: Sample, *, with_sigmas: bool = True) -> 
         after, times = np.where(tested, after, more), np.where(tested, times, more_us)
         left_out = replace(left_out, residuals=after, predicted_us=times)
     return Lesson(with_spread(constants, learned, left_out), score, left_out)
-
-
-def _is_learnable(constants: Constants, sample: Sample) -> bool:
-    if sample.resolution_us >= _EAGER_RESOLUTION_US or sample.fitted.sum() < _ROWS_MIN:
-        return False
-    _, group = constants.group(sample.form, sample.variant, load_gpu(sample.gpu))
-    return group.level == f"gpu:{sample.gpu}"
-
-
-def _left_by_form(constants: Constants, sample: Sample) -> LeftOut:
-    """Where no table helps: what the form leaves, whose few constants saw all of the rows."""
-    rows = sample.take(sample.fitted)
-    _, group = constants.group(sample.form, sample.variant, load_gpu(sample.gpu))
-    residuals, predicted_us, cold = residuals_of(sample.form, constants, group.parameters, rows)
-    cold = rows.measured_us >= _LONG_US if sample.form == "rowwise" else cold
-    return LeftOut(residuals, predicted_us, cold, coordinates(sample.form, rows.work), _folds(rows))
 
 
 def with_spread(constants: Constants, learned: Learned, left_out: LeftOut) -> Learned:
