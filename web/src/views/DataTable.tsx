@@ -232,6 +232,7 @@ function PaintedColumn<Row>({
 }) {
   const canvas = useRef<HTMLCanvasElement>(null)
   const [surface, setSurface] = useState<Surface | null>(null)
+  const height = Math.ceil(rows.length / ROWS_PER_CANVAS_STEP) * ROWS_PER_CANVAS_STEP * rowPx
   // Looked at when it changes, never while rows go by: to ask where something is makes the browser lay out all that is new.
   useLayoutEffect(() => {
     const head = canvas.current?.closest('[role=table]')?.querySelector('[role=row]')?.children[place]
@@ -249,14 +250,12 @@ function PaintedColumn<Row>({
     const context = canvas.current?.getContext('2d')
     if (canvas.current === null || context == null || surface === null) return
     const ratio = window.devicePixelRatio
-    const tall = Math.ceil(rows.length / ROWS_PER_CANVAS_STEP) * ROWS_PER_CANVAS_STEP * rowPx
-    const [width, height] = [Math.round(surface.width * ratio), Math.max(1, Math.round(tall * ratio))]
-    if (canvas.current.width !== width || canvas.current.height !== height) Object.assign(canvas.current, { width, height })
+    const pixels = { width: Math.round(surface.width * ratio), height: Math.max(1, Math.round(height * ratio)) }
+    if (canvas.current.width !== pixels.width || canvas.current.height !== pixels.height) Object.assign(canvas.current, pixels)
     context.setTransform(ratio, 0, 0, ratio, 0, 0)
-    context.clearRect(0, 0, surface.width, tall)
+    context.clearRect(0, 0, surface.width, height)
     rows.forEach((row, at) => paint(context, row, { x: 0, y: at * rowPx, width: surface.width, height: rowPx }, surface.inked))
-  }, [paint, rows, rowPx, surface])
-  const height = Math.ceil(rows.length / ROWS_PER_CANVAS_STEP) * ROWS_PER_CANVAS_STEP * rowPx
+  }, [paint, rows, rowPx, height, surface])
   return <canvas ref={canvas} className={styles.painted} style={{ left: surface?.left ?? 0, top, width: surface?.width ?? 0, height }} aria-hidden="true" />
 }
 
